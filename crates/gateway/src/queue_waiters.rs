@@ -66,7 +66,7 @@ impl QueueWaiters {
     /// Queues a request that no target can take; `None`: the queue is full.
     pub(crate) fn enqueue(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Option<Waiter> {
         self.router
-            .enqueue_unplaced(now, job)
+            .enqueue_without_target(now, job)
             .map(|ticket| self.entered(now, ticket))
     }
 

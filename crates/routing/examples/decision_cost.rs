@@ -174,7 +174,7 @@ impl DecisionBench {
         &'a self,
         prompt: &'a Arc<PromptBlocks>,
         random: u64,
-        patience: Option<WaitBudget>,
+        wait_budget: Option<WaitBudget>,
     ) -> Job<'a> {
         Job {
             targets: TargetPool {
@@ -189,7 +189,7 @@ impl DecisionBench {
                 max_tokens: Some(200),
                 ..ExpectedReply::default()
             },
-            wait_budget: patience,
+            wait_budget,
             random,
             ..Job::default()
         }
@@ -199,7 +199,7 @@ impl DecisionBench {
     fn first_token_beside_a_long_queue(&self) -> f64 {
         let router = Router::new(RoutingSettings::default(), Arc::clone(&self.index));
         let now = self.now(DECISIONS);
-        let patience = |_| {
+        let wait_budget = |_| {
             Some(WaitBudget {
                 limit: Duration::from_secs(60),
                 waited: Duration::ZERO,
@@ -207,15 +207,15 @@ impl DecisionBench {
             })
         };
         let mut open = Vec::new();
-        let mut held = 0;
+        let mut queued = 0;
         for i in 0..100_000u32 {
             let prompt = &self.prompts[(i % PROMPTS) as usize];
-            match router.decide(now, &self.job(prompt, u64::from(i), patience(i))) {
+            match router.decide(now, &self.job(prompt, u64::from(i), wait_budget(i))) {
                 Dispatch::Plan(plan) => open.push(plan.reservation),
-                Dispatch::Held(_) => held += 1,
+                Dispatch::Queued(_) => queued += 1,
                 Dispatch::Refused(_) => panic!("there is room"),
             }
-            if held == 300 {
+            if queued == 300 {
                 break;
             }
         }

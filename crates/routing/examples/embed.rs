@@ -89,7 +89,7 @@ struct EmbedFleet {
     agenda: BTreeMap<(Moment, usize), EmbedEvent>,
     entered: usize,
     requests: HashMap<usize, EmbedRequest>,
-    held: HashMap<Ticket, usize>,
+    queued: HashMap<Ticket, usize>,
     /// When each engine is through with the prompts it has.
     free_at: Vec<Moment>,
 }
@@ -127,7 +127,7 @@ impl EmbedFleet {
             agenda: BTreeMap::new(),
             entered: 0,
             requests: HashMap::new(),
-            held: HashMap::new(),
+            queued: HashMap::new(),
             free_at: vec![Moment::START; workers as usize],
         }
     }
@@ -213,9 +213,9 @@ impl EmbedFleet {
         );
         match dispatch {
             Dispatch::Plan(plan) => self.send(now, number, &plan),
-            Dispatch::Held(ticket) => {
+            Dispatch::Queued(ticket) => {
                 println!("{:>5} ms  request {number}: held", ms(now));
-                self.held.insert(ticket, number);
+                self.queued.insert(ticket, number);
                 // It may be its turn already.
                 let released = self.router.take_released(now);
                 self.send_all(now, released);
@@ -229,7 +229,7 @@ impl EmbedFleet {
     fn send_all(&mut self, now: Moment, mut released: Vec<ReleasedRequest>) {
         loop {
             for released in released {
-                if let Some(number) = self.held.remove(&released.ticket) {
+                if let Some(number) = self.queued.remove(&released.ticket) {
                     self.send(now, number, &released.plan);
                 }
             }

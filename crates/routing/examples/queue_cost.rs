@@ -70,15 +70,15 @@ fn thread_cpu() -> Duration {
 
 fn note(event: LockEvent) {
     HOLDS.with_borrow_mut(|holds| match event {
-        LockEvent::Taken => holds.taken = Some((Instant::now(), thread_cpu())),
-        LockEvent::GivenBack => {
+        LockEvent::Acquired => holds.taken = Some((Instant::now(), thread_cpu())),
+        LockEvent::Released => {
             let cpu = thread_cpu();
             if let Some((then, before)) = holds.taken.take() {
                 let wall_us = then.elapsed().as_secs_f64() * 1e6;
                 let cpu_us = (cpu.saturating_sub(before)).as_secs_f64() * 1e6;
                 let during = holds.during;
                 let known = holds.rows.iter().position(|row| row.during == during);
-                let place = known.unwrap_or_else(|| {
+                let row = known.unwrap_or_else(|| {
                     holds.rows.push(LockHoldRow {
                         during,
                         wall_us: Vec::new(),
@@ -86,8 +86,8 @@ fn note(event: LockEvent) {
                     });
                     holds.rows.len() - 1
                 });
-                holds.rows[place].wall_us.push(wall_us);
-                holds.rows[place].cpu_us.push(cpu_us);
+                holds.rows[row].wall_us.push(wall_us);
+                holds.rows[row].cpu_us.push(cpu_us);
             }
         }
     });
@@ -133,7 +133,7 @@ fn newcomers(name: &str, model: u32, empty: &QueueBench, full: &QueueBench) {
                     assert_eq!(model, IDLE, "all workers of the other one are busy");
                     bench.router.done(now, plan.reservation);
                 }
-                Dispatch::Held(ticket) => {
+                Dispatch::Queued(ticket) => {
                     assert_eq!(model, SATURATED, "an idle model's request does not wait");
                     assert!(bench.router.cancel(ticket));
                 }
@@ -167,9 +167,9 @@ fn during<T>(name: &'static str, call: impl FnOnce() -> T) -> T {
 fn fixed_computations() {
     for seed in 0..130_000_u64 {
         during("(computation)", || {
-            note(LockEvent::Taken);
+            note(LockEvent::Acquired);
             std::hint::black_box((0..40_000_u64).fold(seed, |sum, i| sum.rotate_left(5) ^ i));
-            note(LockEvent::GivenBack);
+            note(LockEvent::Released);
         });
     }
 }
@@ -264,7 +264,7 @@ impl QueueBench {
         for i in 0..waiting {
             let now = Moment::at(Duration::from_micros(i as u64));
             let i = u32::try_from(i).expect("a few");
-            let Dispatch::Held(ticket) = bench
+            let Dispatch::Queued(ticket) = bench
                 .router
                 .decide(now, &bench.job(SATURATED, i, Some(i % 30 + 10)))
             else {
@@ -277,7 +277,7 @@ impl QueueBench {
 
     fn job(&self, model: u32, i: u32, limit_s: Option<u32>) -> Job<'_> {
         let prompt = &self.prompts[i as usize % self.prompts.len()];
-        let patience = |limit: u32| WaitBudget {
+        let wait_budget = |limit: u32| WaitBudget {
             limit: Duration::from_secs(limit.into()),
             waited: Duration::ZERO,
             bytes: 4_096,
@@ -295,7 +295,7 @@ impl QueueBench {
                 max_tokens: Some(200),
                 ..ExpectedReply::default()
             },
-            wait_budget: limit_s.map(patience),
+            wait_budget: limit_s.map(wait_budget),
             random: u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             ..Job::default()
         }

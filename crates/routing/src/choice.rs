@@ -7,7 +7,7 @@ use crate::{
     CacheUse, CostUnit, Decision, ExcludedTarget, Job, Method, Pin, Policy, PrefillNote, Refusal,
     ReservedLoad, RoutingSettings, RunnerUp, ScoredCandidate, SessionNote, Winner,
     policy::{
-        composite::held,
+        composite::cached_tokens,
         cost::{CandidateCost, FALLBACK, order, pick},
         rule::{PolicyCandidate, PolicyFact, PolicyInput, PolicyRules},
     },
@@ -23,17 +23,17 @@ pub(crate) struct Choice<'a> {
     pub(crate) prices: Vec<CandidateCost>,
     /// Candidates by cost, cheapest first.
     pub(crate) order: Vec<usize>,
-    /// The winner's place in `order`.
-    pub(crate) place: usize,
+    /// The winner's position in `order`.
+    pub(crate) position: usize,
     pub(crate) unit: CostUnit,
     /// The policy of the request.
     pub(crate) policy: Policy,
     /// The policy that computed the costs: another one where the first needs a key that the request
     /// does not have.
-    pub(crate) ruling: Policy,
+    pub(crate) deciding_policy: Policy,
     /// The effect on the request's session, if it has one.
     pub(crate) session: Option<SessionNote>,
-    /// The session chose the target, whatever the policy says.
+    /// The session chose the target, whatever the policy chose.
     pub(crate) by_session: bool,
     /// Targets that may not take the request, with the reasons.
     pub(crate) excluded: Vec<ExcludedTarget>,
@@ -65,17 +65,17 @@ impl<'a> Choice<'a> {
         input: PolicyInput<'a>,
     ) -> Self {
         let policy = settings.policy_of(job);
-        let ruling = rules.deciding_policy(policy, settings, &input);
-        let rule = rules.of(ruling);
+        let deciding_policy = rules.deciding_policy(policy, settings, &input);
+        let rule = rules.of(deciding_policy);
         let mut prices = rule.price(&input);
-        if job.pin.is_none() && policy.fell_back_to(ruling) {
+        if job.pin.is_none() && policy.fell_back_to(deciding_policy) {
             for price in &mut prices {
                 price.terms = price.terms.of_fallback();
             }
         }
         let order = order(&prices, job.random);
         let usual = settings.section.temperature;
-        let place = if rule.draws() {
+        let position = if rule.draws() {
             let temperature = job.overrides.temperature.unwrap_or(usual);
             pick(&prices, &order, temperature, job.random)
         } else {
@@ -86,9 +86,9 @@ impl<'a> Choice<'a> {
             input,
             prices,
             order,
-            place,
+            position,
             policy,
-            ruling,
+            deciding_policy,
             session: None,
             by_session: false,
             excluded: Vec::new(),
@@ -98,36 +98,36 @@ impl<'a> Choice<'a> {
 
     /// Returns whether another policy than the requested one computed the costs.
     pub(crate) fn fell_back(&self) -> bool {
-        self.policy.fell_back_to(self.ruling)
+        self.policy.fell_back_to(self.deciding_policy)
     }
 
-    /// Returns the candidate at this place in the order.
-    pub(crate) fn candidate(&self, place: usize) -> &PolicyCandidate<'a> {
-        &self.input.candidates[self.order[place]]
+    /// Returns the candidate at this position in the order.
+    pub(crate) fn candidate(&self, position: usize) -> &PolicyCandidate<'a> {
+        &self.input.candidates[self.order[position]]
     }
 
-    /// Returns the cost of the candidate at this place in the order.
-    pub(crate) fn cost(&self, place: usize) -> f64 {
-        self.prices[self.order[place]].cost
+    /// Returns the cost of the candidate at this position in the order.
+    pub(crate) fn cost(&self, position: usize) -> f64 {
+        self.prices[self.order[position]].cost
     }
 
     /// Returns the winning candidate.
     pub(crate) fn winner(&self) -> &PolicyCandidate<'a> {
-        self.candidate(self.place)
+        self.candidate(self.position)
     }
 
-    /// Returns the decision for the receipt, with at most `kept` candidates (at least winner and
+    /// Returns the decision for the receipt, with at most `limit` candidates (at least winner and
     /// runner-up).
     pub(crate) fn decision(
         mut self,
         split: &PoolSplit<'_>,
         prefill: Option<PrefillNote>,
-        kept: usize,
+        limit: usize,
     ) -> Decision {
         let job = &split.decode;
         let timing = self.timing.decision(job.stopwatch);
         let method = self.method(job.pin);
-        let runner_up = (0..self.order.len()).find(|place| *place != self.place);
+        let runner_up = (0..self.order.len()).find(|position| *position != self.position);
         let mut excluded = mem::take(&mut self.excluded);
         let pool = job.prefill.iter();
         excluded.extend(pool.flat_map(|pool| pool.targets.excluded).cloned());
@@ -140,14 +140,14 @@ impl<'a> Choice<'a> {
                 .flatten(),
             cost_unit: self.unit,
             candidates: self
-                .worth_keeping(runner_up, kept.max(2))
+                .reported_positions(runner_up, limit.max(2))
                 .into_iter()
-                .map(|place| self.row(place))
+                .map(|position| self.row(position))
                 .collect(),
             candidates_total: self.order.len(),
             excluded,
             winner: self.reserved_winner(split.prompt(self.winner())),
-            runner_up: runner_up.map(|place| self.runner_up(place)),
+            runner_up: runner_up.map(|position| self.runner_up(position)),
             session: self.session,
             prefill,
             timing,
@@ -184,23 +184,23 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Returns the candidate at this place as the runner-up.
-    fn runner_up(&self, place: usize) -> RunnerUp {
+    /// Returns the candidate at this position as the runner-up.
+    fn runner_up(&self, position: usize) -> RunnerUp {
         RunnerUp {
-            target: self.candidate(place).target(),
+            target: self.candidate(position).target(),
             regret_ms: (self.unit == CostUnit::Ms)
-                .then(|| self.cost(place) - self.cost(self.place)),
+                .then(|| self.cost(position) - self.cost(self.position)),
         }
     }
 
-    /// Returns how the policy placed a request without a pin, for policies that distinguish ways.
+    /// Returns how the policy selected the target of a request without a pin, for policies with several ways.
     fn label(&self) -> Option<&'static str> {
         if self.by_session {
             None
         } else if self.fell_back() {
             Some(FALLBACK)
         } else {
-            self.prices[self.order[self.place]].label
+            self.prices[self.order[self.position]].label
         }
     }
 
@@ -210,8 +210,8 @@ impl<'a> Choice<'a> {
         let (decided, tokens) = if self.by_session {
             return None;
         } else if self.policy.needs_prefix_holders() {
-            let tokens = held(&self.input, self.winner()).map_or(0, |(tokens, _)| tokens);
-            (self.ruling == Policy::Composite, tokens)
+            let tokens = cached_tokens(&self.input, self.winner()).map_or(0, |(tokens, _)| tokens);
+            (self.deciding_policy == Policy::Composite, tokens)
         } else if self.policy.uses(PolicyFact::BlockOverlap) {
             (
                 self.input
@@ -234,53 +234,54 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// Returns the places to report, best first: winner, runner-up, warmest, least loaded, then by
+    /// Returns the positions to report, best first: winner, runner-up, warmest, least loaded, then by
     /// rank.
-    fn worth_keeping(&self, runner_up: Option<usize>, kept: usize) -> Vec<usize> {
-        let places = || 0..self.order.len();
-        if self.order.len() <= kept {
-            return places().collect();
+    fn reported_positions(&self, runner_up: Option<usize>, limit: usize) -> Vec<usize> {
+        let positions = || 0..self.order.len();
+        if self.order.len() <= limit {
+            return positions().collect();
         }
         // Of equals the better rank wins; `max` returns the last one, so the order is reversed.
-        let warmest = places()
+        let warmest = positions()
             .rev()
-            .max_by_key(|place| self.candidate(*place).overlap.warm.total());
-        let idlest = places().min_by_key(|place| self.candidate(*place).state.load.in_flight);
-        let mut keep = Vec::with_capacity(kept);
-        for place in [Some(self.place), runner_up, warmest, idlest]
+            .max_by_key(|position| self.candidate(*position).overlap.warm.total());
+        let idlest =
+            positions().min_by_key(|position| self.candidate(*position).state.load.in_flight);
+        let mut selected = Vec::with_capacity(limit);
+        for position in [Some(self.position), runner_up, warmest, idlest]
             .into_iter()
             .flatten()
-            .chain(places())
+            .chain(positions())
         {
-            if keep.len() == kept {
+            if selected.len() == limit {
                 break;
             }
-            if !keep.contains(&place) {
-                keep.push(place);
+            if !selected.contains(&position) {
+                selected.push(position);
             }
         }
-        keep.sort_unstable();
-        keep
+        selected.sort_unstable();
+        selected
     }
 
-    fn row(&self, place: usize) -> ScoredCandidate {
+    fn row(&self, position: usize) -> ScoredCandidate {
         let PolicyCandidate {
             overlap: surveyed,
-            state: standing,
-        } = self.candidate(place);
-        let price = &self.prices[self.order[place]];
+            state,
+        } = self.candidate(position);
+        let price = &self.prices[self.order[position]];
         let candidate = surveyed.candidate;
         ScoredCandidate {
             target: candidate.target,
             name: Arc::clone(&candidate.name),
-            rank: u32::try_from(place + 1).unwrap_or(u32::MAX),
+            rank: u32::try_from(position + 1).unwrap_or(u32::MAX),
             warm_tokens: surveyed.warm,
             predicted_cached_tokens: surveyed.predicted_cached_tokens,
             uncached_tokens: surveyed.uncached_tokens,
             cache_source: candidate.cache,
             stream_state: candidate.stream_state,
             health: candidate.health,
-            load: standing.load,
+            load: state.load,
             cost: price.cost,
             predicted_ttft_ms: price.predicted_ttft_ms,
             terms: price.terms,

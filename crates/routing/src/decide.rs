@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A request with a target, and its load counted there.
-pub(crate) struct PlacedRequest<'a> {
+pub(crate) struct ReservedChoice<'a> {
     pub(crate) split: PoolSplit<'a>,
     pub(crate) choice: Choice<'a>,
     pub(crate) reservation: ReservationId,
@@ -32,13 +32,13 @@ impl Router {
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
         let split = PoolSplit::of(job);
         let settings = self.settings.load();
-        let settled = self.score(
+        let outcome = self.score(
             now,
             &split.decode,
             BlockCounting::Counted,
             |state, choice| match self.wait_terms(now, job, choice, state) {
                 Some(terms) => Err(state
-                    .has_room_for(now, choice, terms.budget.bytes, &settings.queue)
+                    .has_capacity_for(now, choice, terms.budget.bytes, &settings.queue)
                     .then_some(terms)),
                 None => {
                     let prompt = split.prompt(choice.winner());
@@ -46,14 +46,14 @@ impl Router {
                 }
             },
         );
-        let (terms, policy, excluded) = match settled {
+        let (terms, policy, excluded) = match outcome {
             Ok((choice, Ok(reservation))) => {
-                let placed = PlacedRequest {
+                let reserved = ReservedChoice {
                     split,
                     choice,
                     reservation,
                 };
-                return Dispatch::Plan(Box::new(self.plan(now, now, placed)));
+                return Dispatch::Plan(Box::new(self.plan(now, now, reserved)));
             }
             Ok((choice, Err(terms))) => (terms, choice.policy, choice.excluded),
             Err(PlacementError::Nobody(refusal)) => return Dispatch::Refused(refusal),
@@ -72,7 +72,7 @@ impl Router {
         };
         // A target that becomes free meanwhile is seen when the request enters the queue.
         match terms.and_then(|terms| self.enqueue(now, job, terms)) {
-            Some(ticket) => Dispatch::Held(ticket),
+            Some(ticket) => Dispatch::Queued(ticket),
             None => Dispatch::Refused(Refusal {
                 policy,
                 excluded,
@@ -81,15 +81,15 @@ impl Router {
         }
     }
 
-    /// Looks up overlaps, computes costs and chooses. `settle` is called under the same lock as the
-    /// choice, so that of two concurrent requests the second sees the first; a step that `settle`
+    /// Looks up overlaps, computes costs and chooses. `act` is called under the same lock as the
+    /// choice, so that of two concurrent requests the second sees the first; a step that `act`
     /// omits does not happen.
     pub(crate) fn score<'a, T>(
         &self,
         now: Moment,
         job: &Job<'a>,
         blocks: BlockCounting,
-        settle: impl FnOnce(&mut RouterState, &Choice<'a>) -> T,
+        act: impl FnOnce(&mut RouterState, &Choice<'a>) -> T,
     ) -> Result<(Choice<'a>, T), PlacementError> {
         let survey = self.survey(now, job, blocks);
         let state = &mut *self.state.lock();
@@ -98,8 +98,8 @@ impl Router {
             state.observe_usage(now, job.targets.candidates, &settings.queue);
         }
         let choice = state.choose(now, job, &settings, survey)?;
-        let settled = settle(state, &choice);
-        Ok((choice, settled))
+        let outcome = act(state, &choice);
+        Ok((choice, outcome))
     }
 
     /// Looks up the overlap of the candidates that the job allows.
@@ -122,9 +122,9 @@ impl Router {
     /// Returns whether a target's backlog delays a job: only under `warm`; jobs of the other
     /// policies bind at once. A pinned job is not delayed, and a prompt that another pool computes
     /// does not wait in the queue of the pool that generates.
-    pub(crate) fn waits_for_backlog(&self, job: &Job<'_>, ruling: Policy) -> bool {
+    pub(crate) fn waits_for_backlog(&self, job: &Job<'_>, deciding_policy: Policy) -> bool {
         let enabled = self.settings.load().queue.enabled;
-        enabled && ruling == Policy::Warm && job.pin.is_none() && job.prefill.is_none()
+        enabled && deciding_policy == Policy::Warm && job.pin.is_none() && job.prefill.is_none()
     }
 
     /// Returns the wait terms of a job that `choice` cannot bind now: the target cannot begin it,
@@ -136,8 +136,8 @@ impl Router {
         choice: &Choice<'_>,
         state: &RouterState,
     ) -> Option<WaitTerms> {
-        let patience = whole.wait_budget?;
-        let minds_backlog = self.waits_for_backlog(whole, choice.ruling);
+        let budget = whole.wait_budget?;
+        let minds_backlog = self.waits_for_backlog(whole, choice.deciding_policy);
         if !minds_backlog && whole.busy_threshold.is_none() {
             return None;
         }
@@ -145,7 +145,7 @@ impl Router {
         let waits =
             (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
         waits.then(|| WaitTerms {
-            budget: patience,
+            budget,
             minds_backlog,
             winner: Some(winner),
             uncached_ms: choice.winner().prefill_ms(),
@@ -158,13 +158,13 @@ impl Router {
     }
 
     /// Returns the answer to a job that arrived at `since`. Chooses the prefill target where
-    /// another pool computes the prompt, and tells the index the expected blocks.
-    pub(crate) fn plan(&self, now: Moment, since: Moment, placed: PlacedRequest<'_>) -> Plan {
-        let PlacedRequest {
+    /// another pool computes the prompt, and announces the expected blocks to the index.
+    pub(crate) fn plan(&self, now: Moment, since: Moment, reserved: ReservedChoice<'_>) -> Plan {
+        let ReservedChoice {
             split,
             choice,
             reservation,
-        } = placed;
+        } = reserved;
         let prefill = self.prefill(now, &split, &choice);
         self.speculate(now, &choice, prefill.wait_ms, reservation);
         let settings = self.settings.load();
@@ -184,7 +184,7 @@ impl Router {
         }
     }
 
-    /// Tells the index the blocks that the winner is about to hold, and stores the speculation with
+    /// Announces to the index the blocks that the winner will hold, and stores the speculation with
     /// the reservation.
     pub(crate) fn speculate(
         &self,
@@ -193,15 +193,15 @@ impl Router {
         wait_ms: f64,
         reservation: ReservationId,
     ) {
-        if let Some(promised) = self.expect_blocks(now, choice, wait_ms) {
+        if let Some(speculation) = self.expect_blocks(now, choice, wait_ms) {
             self.state
                 .lock()
                 .ledger
-                .set_speculation(reservation, promised);
+                .set_speculation(reservation, speculation);
         }
     }
 
-    /// Tells the index the blocks that the winner is about to hold.
+    /// Announces to the index the blocks that the winner will hold.
     ///
     /// For a target without events the index learns nothing else. For one with events the entry
     /// bridges the time until the engine announces the blocks: its time to live counts from the end
@@ -215,7 +215,7 @@ impl Router {
     ) -> Option<SpeculationId> {
         let PolicyCandidate {
             overlap: surveyed,
-            state: standing,
+            state,
         } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
@@ -233,7 +233,7 @@ impl Router {
             )),
             CacheSource::Events if self.settings.load().section.speculative => {
                 let ttl = self.settings.load().section.speculative_ttl
-                    + Duration::from_secs_f64((standing.backlog_ms + wait_ms) / 1e3);
+                    + Duration::from_secs_f64((state.backlog_ms + wait_ms) / 1e3);
                 Some(self.index.speculate(target, namespace, chain, now, ttl))
             }
             CacheSource::Events => None,

@@ -16,7 +16,7 @@ pub enum Dispatch {
     Plan(Box<Plan>),
     /// The request is queued: wait until one of the router's calls releases the ticket, or cancel
     /// it.
-    Held(Ticket),
+    Queued(Ticket),
     /// No target can take it.
     Refused(Refusal),
 }
@@ -75,7 +75,7 @@ pub struct Decision {
     pub policy: Policy,
     /// How the winner was found.
     pub method: Method,
-    /// How the policy placed the request, for policies that distinguish ways: `prefix_hash` has
+    /// How the policy selected the target, for policies with several ways: `prefix_hash` has
     /// `prefix_hash` (the key's owner), `overflow` (the owner is full) and `fallback` (there was no
     /// key). `None` for a request that was pinned, or went to the target of its session.
     pub label: Option<&'static str>,
@@ -250,7 +250,7 @@ pub enum SessionState {
     /// The session was unknown.
     New,
     /// On its target.
-    Kept,
+    Same,
     /// Elsewhere: its target has too many requests.
     MovedFull,
     /// Elsewhere: its target is not a candidate.

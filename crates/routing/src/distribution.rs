@@ -11,7 +11,7 @@ pub(crate) struct Distribution {
     /// Inclusive upper ends of the ranges, ascending. After the last there is one more range,
     /// without an end.
     ends: Vec<f64>,
-    seen: Mutex<BucketCounts>,
+    buckets: Mutex<BucketCounts>,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Distribution {
     pub(crate) fn new(ends: impl IntoIterator<Item = f64>) -> Self {
         let ends: Vec<f64> = ends.into_iter().collect();
         Self {
-            seen: Mutex::new(BucketCounts {
+            buckets: Mutex::new(BucketCounts {
                 counts: vec![0; ends.len() + 1],
                 sum: 0.0,
             }),
@@ -66,17 +66,17 @@ impl Distribution {
             return;
         }
         let range = self.ends.partition_point(|end| *end < value);
-        let seen = &mut *self.seen.lock();
-        seen.counts[range] += 1;
-        seen.sum += value;
+        let buckets = &mut *self.buckets.lock();
+        buckets.counts[range] += 1;
+        buckets.sum += value;
     }
 
     pub(crate) fn spread(&self) -> DistributionSnapshot {
-        let seen = self.seen.lock();
+        let buckets = self.buckets.lock();
         let ends = self.ends.iter().copied().chain([f64::INFINITY]);
         DistributionSnapshot {
-            ranges: ends.zip(seen.counts.iter().copied()).collect(),
-            sum: seen.sum,
+            ranges: ends.zip(buckets.counts.iter().copied()).collect(),
+            sum: buckets.sum,
         }
     }
 }

@@ -7,34 +7,35 @@ use kv_blocks::{Moment, Target};
 use crate::{
     Candidate, ExcludeReason, ExcludedTarget, Job, Router, Ticket, WaitReason,
     queue::{
-        CandidateSet, OrderTerms, QueueEntry, QueuedJob, TargetGate, WaitTerms, fingerprint, shared,
+        CandidateSet, OrderTerms, QueueEntry, QueuedJob, TargetAvailability, WaitTerms,
+        fingerprint, shared,
     },
     state::RouterState,
 };
 
 impl Router {
     /// Puts a job into the queue; `None`: the queue is full.
-    pub(crate) fn enqueue(&self, now: Moment, job: &Job<'_>, holding: WaitTerms) -> Option<Ticket> {
+    pub(crate) fn enqueue(&self, now: Moment, job: &Job<'_>, terms: WaitTerms) -> Option<Ticket> {
         let settings = self.settings.load();
         let terms = OrderTerms {
             priority: job.overrides.priority,
             tenant_virtual_ms: 0.0,
-            since: now - holding.budget.waited,
-            until: now + holding.budget.limit,
-            uncached_ms: holding.uncached_ms,
+            since: now - terms.budget.waited,
+            until: now + terms.budget.limit,
+            uncached_ms: terms.uncached_ms,
         };
         let entrant = QueueEntry {
             job: self.queued_job(job),
             terms,
-            minds_backlog: holding.minds_backlog,
-            caller_bytes: holding.budget.bytes,
-            winner: holding.winner,
+            minds_backlog: terms.minds_backlog,
+            caller_bytes: terms.budget.bytes,
+            winner: terms.winner,
         };
         let state = &mut *self.state.lock();
         state.queue.push(
             now,
             &settings.queue,
-            TargetGate::new(&state.ledger, &settings.queue),
+            TargetAvailability::new(&state.ledger, &settings.queue),
             entrant,
         )
     }
@@ -78,31 +79,31 @@ impl Router {
 
     /// Queues a job that no target can take now, until [`Router::replace_candidates`] gives it one
     /// that can, or it is cancelled. `None`: the queue is full, or the job may not wait.
-    pub fn enqueue_unplaced(&self, now: Moment, job: &Job<'_>) -> Option<Ticket> {
+    pub fn enqueue_without_target(&self, now: Moment, job: &Job<'_>) -> Option<Ticket> {
         let minds_backlog = self.waits_for_backlog(job, self.policy(job.targets.policy));
-        let holding = WaitTerms {
+        let terms = WaitTerms {
             budget: job.wait_budget?,
             minds_backlog,
             winner: None,
             uncached_ms: 0.0,
         };
-        self.enqueue(now, job, holding)
+        self.enqueue(now, job, terms)
     }
 
-    /// Replaces the candidates of a queued request by those of `job`: it keeps its place and is due
+    /// Replaces the candidates of a queued request by those of `job`: it keeps its position and is due
     /// as `job` says. `false`: it is no longer queued.
     pub fn replace_candidates(&self, now: Moment, ticket: Ticket, job: &Job<'_>) -> bool {
         let until = now
             + job
                 .wait_budget
-                .map_or_else(Default::default, |patience| patience.limit);
+                .map_or_else(Default::default, |budget| budget.limit);
         let minds_backlog = self.waits_for_backlog(job, self.policy(job.targets.policy));
         let queued = self.queued_job(job);
         let waiting = self.settings.load().queue;
         let state = &mut *self.state.lock();
         state.queue.replace(
             now,
-            TargetGate::new(&state.ledger, &waiting),
+            TargetAvailability::new(&state.ledger, &waiting),
             ticket,
             (queued, until, minds_backlog),
         )
@@ -135,7 +136,7 @@ impl Router {
         let waiting = self.settings.load().queue;
         let RouterState { queue, ledger, .. } = &mut *self.state.lock();
         if ledger.observe_usage(target, ratio, total_blocks) {
-            queue.usage_changed(now, target, TargetGate::new(ledger, &waiting));
+            queue.usage_changed(now, target, TargetAvailability::new(ledger, &waiting));
         }
     }
 }

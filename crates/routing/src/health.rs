@@ -51,11 +51,11 @@ impl HealthTable {
         let Some(minute) = self.workers.get(&worker) else {
             return 1.0;
         };
-        let lately = minute
+        let recent = minute
             .0
             .iter()
             .filter(|part| number - part.number.min(number) < PARTS as u64);
-        let (taken, all) = lately.fold((0u64, 0u64), |(taken, all), part| {
+        let (taken, all) = recent.fold((0u64, 0u64), |(taken, all), part| {
             (taken + u64::from(part.taken), all + u64::from(part.all))
         });
         if all == 0 {
@@ -81,24 +81,24 @@ mod tests {
     fn health_covers_the_last_minute_and_is_full_without_requests() {
         let at = |seconds| Moment::at(Duration::from_secs(seconds));
         let (one, other) = (WorkerId(1), WorkerId(2));
-        let mut book = HealthTable::default();
-        assert!((book.of(at(0), one) - 1.0).abs() < 1e-9);
-        book.observe(at(5), one, false);
-        book.observe(at(12), one, true);
-        book.observe(at(13), one, true);
-        book.observe(at(14), one, false);
-        let is = |book: &HealthTable, now, expected: f64| {
-            assert!((book.of(at(now), one) - expected).abs() < 1e-9, "{now}")
+        let mut table = HealthTable::default();
+        assert!((table.of(at(0), one) - 1.0).abs() < 1e-9);
+        table.observe(at(5), one, false);
+        table.observe(at(12), one, true);
+        table.observe(at(13), one, true);
+        table.observe(at(14), one, false);
+        let is = |table: &HealthTable, now, expected: f64| {
+            assert!((table.of(at(now), one) - expected).abs() < 1e-9, "{now}")
         };
-        is(&book, 15, 0.5);
-        is(&book, 59, 0.5);
-        is(&book, 60, 2.0 / 3.0);
-        is(&book, 70, 1.0);
-        assert!((book.of(at(15), other) - 1.0).abs() < 1e-9);
+        is(&table, 15, 0.5);
+        is(&table, 59, 0.5);
+        is(&table, 60, 2.0 / 3.0);
+        is(&table, 70, 1.0);
+        assert!((table.of(at(15), other) - 1.0).abs() < 1e-9);
         // The slot of an expired part is reused.
-        book.observe(at(72), one, false);
-        is(&book, 72, 0.0);
-        book.forget(one);
-        is(&book, 72, 1.0);
+        table.observe(at(72), one, false);
+        is(&table, 72, 0.0);
+        table.forget(one);
+        is(&table, 72, 1.0);
     }
 }

@@ -114,7 +114,7 @@ pub struct JobAffinity<'a> {
     pub prefix_holders: Option<&'a [PrefixHolder]>,
 }
 
-/// Keys by which the hashing policies place a request. Equal keys go to one target.
+/// Keys by which the hashing policies route a request. Equal keys go to one target.
 ///
 /// ```
 /// use routing::Affinity;

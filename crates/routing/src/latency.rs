@@ -42,19 +42,19 @@ impl Default for RecentLatency {
 impl LatencyTable {
     /// Records that a first token of `worker` came `ms` after the request was assigned to it.
     pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, ms: f64) {
-        let lately = self.workers.entry(worker).or_default();
-        lately.ms.add(now, ms);
-        lately.count.add(now, 1.0);
-        lately.latest = lately.latest.max(now);
+        let recent = self.workers.entry(worker).or_default();
+        recent.ms.add(now, ms);
+        recent.count.add(now, 1.0);
+        recent.latest = recent.latest.max(now);
     }
 
     /// Returns the mean of `worker`; `None` without a recent first token.
     pub(crate) fn mean_ms(&self, now: Moment, worker: WorkerId) -> Option<f64> {
-        let lately = self
+        let recent = self
             .workers
             .get(&worker)
-            .filter(|lately| now.since(lately.latest) < STALE)?;
-        Some(lately.ms.at(now) / lately.count.at(now))
+            .filter(|recent| now.since(recent.latest) < STALE)?;
+        Some(recent.ms.at(now) / recent.count.at(now))
     }
 
     pub(crate) fn forget(&mut self, worker: WorkerId) {
@@ -74,24 +74,24 @@ mod tests {
 
     #[test]
     fn the_mean_follows_recent_samples_and_expires_without_them() {
-        let mut book = LatencyTable::default();
-        assert_eq!(book.mean_ms(at(0), W), None);
-        book.observe(at(10), W, 100.0);
-        book.observe(at(10), W, 300.0);
-        let mean = |book: &LatencyTable, now| book.mean_ms(at(now), W).expect("seen lately");
-        assert!((mean(&book, 10) - 200.0).abs() < 1e-9);
+        let mut table = LatencyTable::default();
+        assert_eq!(table.mean_ms(at(0), W), None);
+        table.observe(at(10), W, 100.0);
+        table.observe(at(10), W, 300.0);
+        let mean = |table: &LatencyTable, now| table.mean_ms(at(now), W).expect("seen lately");
+        assert!((mean(&table, 10) - 200.0).abs() < 1e-9);
         assert!(
-            (mean(&book, 69) - 200.0).abs() < 1e-9,
+            (mean(&table, 69) - 200.0).abs() < 1e-9,
             "time alone changes no mean"
         );
         // Half a minute later the two count for two thirds of one.
-        book.observe(at(40), W, 20.0);
+        table.observe(at(40), W, 20.0);
         let faded = 2.0 / std::f64::consts::E;
-        assert!((mean(&book, 40) - (faded * 200.0 + 20.0) / (faded + 1.0)).abs() < 1e-9);
-        assert_eq!(book.mean_ms(at(100), W), None);
-        book.observe(at(200), W, 7.0);
-        assert!((mean(&book, 200) - 7.0).abs() < 1.0);
-        book.forget(W);
-        assert_eq!(book.mean_ms(at(200), W), None);
+        assert!((mean(&table, 40) - (faded * 200.0 + 20.0) / (faded + 1.0)).abs() < 1e-9);
+        assert_eq!(table.mean_ms(at(100), W), None);
+        table.observe(at(200), W, 7.0);
+        assert!((mean(&table, 200) - 7.0).abs() < 1.0);
+        table.forget(W);
+        assert_eq!(table.mean_ms(at(200), W), None);
     }
 }

@@ -110,8 +110,8 @@ impl Ledger {
             (known > 0).then(|| sum / f64::from(known))
         };
         // A request for which only newcomers are eligible does not represent the fleet.
-        let asked = mean(&mut targets.filter_map(|target| self.account(target)));
-        asked
+        let eligible = mean(&mut targets.filter_map(|target| self.account(target)));
+        eligible
             .or_else(|| mean(&mut self.accounts.values()))
             .unwrap_or(0.0)
     }
@@ -140,7 +140,7 @@ impl Ledger {
         let (blocks_end, new_blocks) = self.active.add(load.target, &load.blocks);
         let account = self.accounts.entry(load.target).or_default();
         let alone = account.open(now, id, &load, new_blocks + load.blocks.unshared);
-        let promised = SpeculationId::default();
+        let speculation = SpeculationId::default();
         self.open.insert(
             id,
             Reservation {
@@ -149,7 +149,7 @@ impl Ledger {
                 opened: now,
                 alone,
                 decoding: false,
-                speculation: promised,
+                speculation,
             },
         );
         id
@@ -176,11 +176,11 @@ impl Ledger {
         };
         // Where most of the time went to other sequences, the remainder measures an estimate, not
         // the worker.
-        let tells = load.interleave_ms <= INTERLEAVED_MOST * ms;
+        let is_representative = load.interleave_ms <= INTERLEAVED_MOST * ms;
         (load.answer == ReplyMode::Streamed).then(|| FirstToken {
             worker: load.target.worker,
             ms,
-            alone: (reservation.alone && tells).then_some(prefill),
+            alone: (reservation.alone && is_representative).then_some(prefill),
         })
     }
 
@@ -211,9 +211,9 @@ impl Ledger {
     }
 
     /// Stores with a reservation the speculation that the index holds because of it.
-    pub(crate) fn set_speculation(&mut self, id: ReservationId, promised: SpeculationId) {
+    pub(crate) fn set_speculation(&mut self, id: ReservationId, speculation: SpeculationId) {
         if let Some(reservation) = self.open.get_mut(&id) {
-            reservation.speculation = promised;
+            reservation.speculation = speculation;
         }
     }
 

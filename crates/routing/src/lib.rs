@@ -2,7 +2,7 @@
 //!
 //! [`Router`] is the only decision state machine: `decide` looks up the overlap of the prompt with
 //! every candidate's cache, computes every candidate's cost by the chosen [`Policy`], reserves load
-//! on the winner and tells the index; `first_token` and `done` move and free that load; `preview`
+//! on the winner and updates the index; `first_token` and `done` move and free that load; `preview`
 //! returns what `decide` would and changes nothing. [`receipt`] keeps the decision and its outcome.
 //!
 //! This crate opens no socket, reads no clock and draws no random number: `now` and `random` are

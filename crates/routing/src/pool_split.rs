@@ -92,7 +92,7 @@ impl<'a> PoolSplit<'a> {
     }
 }
 
-/// The place where the prompt of a reservation is computed.
+/// The location where the prompt of a reservation is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PromptLocation {
     Here,

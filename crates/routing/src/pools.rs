@@ -81,7 +81,7 @@ impl Router {
             now,
             id,
             |state| state.ledger.close(now, id),
-            |promised| self.index.retract(promised),
+            |speculation| self.index.retract(speculation),
         )
     }
 }

@@ -61,7 +61,7 @@ impl PrefixCounts {
 impl PrefixDecisionCounters {
     /// Counts a decision that is carried out, for a request with these keys.
     pub fn count(&self, decision: &Decision, keys: &Affinity) {
-        // A pinned request was placed by no rule and has no label.
+        // A pinned request was routed by no rule and has no label.
         let Some(label) = decision.label else { return };
         let counted = match label {
             "prefix_hash" => Some(&self.prefix_hash),

@@ -83,19 +83,19 @@ impl PrefixMemory {
             },
         );
         self.touch(key);
-        self.keep_at_most(self.settings.max_entries);
+        self.shrink_to(self.settings.max_entries);
     }
 
     /// Drops entries beyond half of the allowed number, and frees their memory.
     pub fn shrink(&mut self) {
         let most = self.settings.max_entries / 2;
         if self.entries.len() > most {
-            self.keep_at_most(most);
+            self.shrink_to(most);
             self.entries.shrink_to_fit();
         }
     }
 
-    fn keep_at_most(&mut self, most: usize) {
+    fn shrink_to(&mut self, most: usize) {
         while self.entries.len() > most
             && let Some((_, oldest)) = self.by_use.pop_first()
         {

@@ -93,7 +93,7 @@ impl Router {
 
 impl Choice<'_> {
     /// Returns what each candidate would have to compute and to hold with this request.
-    /// `prompt` gives the place where the prompt is computed if the candidate generates.
+    /// `prompt` gives the location where the prompt is computed if the candidate generates.
     fn potential_loads(
         &self,
         prompt: impl Fn(&PolicyCandidate<'_>) -> PromptLocation,

@@ -75,15 +75,15 @@ impl Rates {
 pub(crate) const CONTEXT_TOKENS_PER_SEQUENCE: f64 = 700.0;
 
 /// Prompt length for which a worker's speed is reported.
-const TOLD_TOKENS: f64 = 4096.0;
+const REPORTED_TOKENS: f64 = 4096.0;
 /// Bounds of reported speeds.
-const TOLD: RangeInclusive<f64> = 20.0..=500_000.0;
+const REPORTED_SPEEDS: RangeInclusive<f64> = 20.0..=500_000.0;
 /// Bounds of reported overheads.
 const OVERHEAD_MS: RangeInclusive<f64> = 0.0..=2000.0;
 /// Samples of all workers together that replace the prior.
-const ENOUGH_OF_ALL: usize = 8;
+const MIN_FLEET_SAMPLES: usize = 8;
 /// Most samples of all workers; older ones are dropped.
-const KEPT: usize = 96;
+const MOST_SAMPLES: usize = 96;
 /// Below this number each sample is fitted; afterwards every fourth.
 const EAGER: u64 = 64;
 
@@ -91,7 +91,7 @@ const EAGER: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct RateTable {
     workers: HashMap<WorkerId, RateLearner, FixedState>,
-    /// The latest samples of all workers, oldest first; at most [`KEPT`].
+    /// The latest samples of all workers, oldest first; at most [`MOST_SAMPLES`].
     samples: VecDeque<(WorkerId, TimeSample)>,
     seen: u64,
     /// The curve of a worker with factor 1.
@@ -118,9 +118,10 @@ impl RateTable {
         }
         let sample = PrefillCurve::sample(f64::from(start), f64::from(tokens), ms);
         self.samples.push_back((worker, sample));
-        self.keep_the_latest();
+        self.drop_oldest();
         self.seen += 1;
-        if self.samples.len() >= ENOUGH_OF_ALL && (self.seen < EAGER || self.seen.is_multiple_of(4))
+        if self.samples.len() >= MIN_FLEET_SAMPLES
+            && (self.seen < EAGER || self.seen.is_multiple_of(4))
         {
             self.fit();
         }
@@ -134,14 +135,14 @@ impl RateTable {
                     .iter()
                     .map(|sample| (worker, *sample)),
             );
-            self.keep_the_latest();
+            self.drop_oldest();
         }
         self.anchor();
     }
 
-    fn keep_the_latest(&mut self) {
+    fn drop_oldest(&mut self) {
         self.samples
-            .drain(..self.samples.len().saturating_sub(KEPT));
+            .drain(..self.samples.len().saturating_sub(MOST_SAMPLES));
     }
 
     /// Fixes the scale: samples show only the product of curve and factor. The median worker has
@@ -186,7 +187,7 @@ impl RateTable {
     /// use.
     pub(crate) fn record_activity(&mut self, now: Moment, worker: WorkerId) {
         if let Some(learner) = self.workers.get_mut(&worker) {
-            learner.heard = now;
+            learner.last_seen = now;
         }
     }
 
@@ -205,9 +206,9 @@ impl RateTable {
         let samples = own.map_or(0, |learner| learner.samples);
         let factor = own.map_or(1.0, factor);
         let curve = self.curve.times(factor);
-        let told = TOLD_TOKENS * 1e3 / curve.ms(0.0, TOLD_TOKENS);
+        let speed = REPORTED_TOKENS * 1e3 / curve.ms(0.0, REPORTED_TOKENS);
         Rates {
-            prefill_tokens_per_s: told.clamp(*TOLD.start(), *TOLD.end()),
+            prefill_tokens_per_s: speed.clamp(*REPORTED_SPEEDS.start(), *REPORTED_SPEEDS.end()),
             overhead_ms: curve
                 .overhead_ms
                 .clamp(*OVERHEAD_MS.start(), *OVERHEAD_MS.end()),
@@ -241,10 +242,10 @@ mod tests {
         count: u32,
         disturb: impl Fn(u32, f64) -> f64,
     ) -> Rates {
-        let mut book = RateTable::default();
+        let mut table = RateTable::default();
         for i in 0..count {
             let tokens = 60 + (i * 997) % 3000;
-            book.observe(
+            table.observe(
                 Moment::START,
                 W,
                 PrefillSample {
@@ -254,7 +255,7 @@ mod tests {
                 },
             );
         }
-        book.of(W)
+        table.of(W)
     }
 
     fn close(got: f64, want: f64, share: f64) -> bool {
@@ -294,11 +295,11 @@ mod tests {
 
     #[test]
     fn a_changed_engine_speed_is_learned() {
-        let mut book = RateTable::default();
+        let mut table = RateTable::default();
         for i in 0..200u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if i < 100 { 0.1 } else { 0.4 };
-            book.observe(
+            table.observe(
                 Moment::START,
                 W,
                 PrefillSample {
@@ -308,7 +309,7 @@ mod tests {
                 },
             );
         }
-        let rates = book.of(W);
+        let rates = table.of(W);
         assert!(
             close(rates.prefill_tokens_per_s, 2_500.0, 0.02),
             "{rates:?}"
@@ -318,10 +319,10 @@ mod tests {
     #[test]
     fn prompts_of_equal_length_predict_the_measured_time() {
         for (tokens_per_s, overhead_ms) in [(10_000.0, 2.0), (500.0, 30.0)] {
-            let mut book = RateTable::default();
+            let mut table = RateTable::default();
             let took = overhead_ms + 1000.0 * 1e3 / tokens_per_s;
             for _ in 0..30 {
-                book.observe(
+                table.observe(
                     Moment::START,
                     W,
                     PrefillSample {
@@ -331,7 +332,7 @@ mod tests {
                     },
                 );
             }
-            let rates = book.of(W);
+            let rates = table.of(W);
             assert!(
                 close(
                     rates.overhead_ms + rates.prefill_ms(0.0, 1000.0),
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_cost_per_token_grows_with_prompt_length_and_context() {
-        let mut book = RateTable::default();
+        let mut table = RateTable::default();
         let took = |start: f64, tokens: f64| {
             14.0 + 0.014 * tokens + 5e-7 * tokens * (2.0 * start + tokens)
         };
@@ -357,7 +358,7 @@ mod tests {
             let (start, tokens) = ((i % 7) * 5_000, 100 + (i * 997) % 30_000);
             // Noise of up to a tenth.
             let noise = 0.9 + f64::from((i * 7919) % 21) / 100.0;
-            book.observe(
+            table.observe(
                 Moment::START,
                 W,
                 PrefillSample {
@@ -367,7 +368,7 @@ mod tests {
                 },
             );
         }
-        let rates = book.of(W);
+        let rates = table.of(W);
         for (start, tokens) in [
             (0.0, 1_000.0),
             (0.0, 30_000.0),
@@ -384,12 +385,12 @@ mod tests {
 
     #[test]
     fn a_slow_worker_among_fast_ones_is_recognized_and_the_others_stay_equal() {
-        let mut book = RateTable::default();
+        let mut table = RateTable::default();
         for i in 0..240u32 {
             let tokens = 200 + (i * 997) % 8_000;
             let slow = if i % 4 == 0 { 3.0 } else { 1.0 };
             let noise = 0.95 + f64::from((i * 7919) % 11) / 100.0;
-            book.observe(
+            table.observe(
                 Moment::START,
                 WorkerId(i % 4),
                 PrefillSample {
@@ -399,7 +400,7 @@ mod tests {
                 },
             );
         }
-        let speed = |worker| book.of(WorkerId(worker)).prefill_tokens_per_s;
+        let speed = |worker| table.of(WorkerId(worker)).prefill_tokens_per_s;
         assert!(
             close(speed(1), 10_000.0, 0.1) && close(speed(0), 3_333.0, 0.1),
             "{} {}",
@@ -411,9 +412,9 @@ mod tests {
 
     #[test]
     fn a_slow_worker_without_samples_is_tried_again_and_credited_quickly() {
-        let mut book = RateTable::default();
-        let take = |book: &mut RateTable, at_s: u64, worker, times: f64| {
-            book.observe(
+        let mut table = RateTable::default();
+        let take = |table: &mut RateTable, at_s: u64, worker, times: f64| {
+            table.observe(
                 Moment::at(Duration::from_secs(at_s)),
                 WorkerId(worker),
                 PrefillSample {
@@ -424,35 +425,47 @@ mod tests {
             );
         };
         for i in 0..40 {
-            take(&mut book, i, 1, 1.0);
-            take(&mut book, i, 2, 1.0);
-            take(&mut book, i, 3, 3.0);
+            take(&mut table, i, 1, 1.0);
+            take(&mut table, i, 2, 1.0);
+            take(&mut table, i, 3, 3.0);
         }
-        let takes = |book: &RateTable, at_s| {
-            let rates = book.rates_of(Moment::at(Duration::from_secs(at_s)), WorkerId(3));
+        let takes = |table: &RateTable, at_s| {
+            let rates = table.rates_of(Moment::at(Duration::from_secs(at_s)), WorkerId(3));
             rates.overhead_ms + rates.prefill_ms(0.0, 1000.0)
         };
-        assert!(close(takes(&book, 40), 310.0, 0.05), "{}", takes(&book, 40));
-        assert!(close(takes(&book, 99), 210.0, 0.05), "{}", takes(&book, 99));
+        assert!(
+            close(takes(&table, 40), 310.0, 0.05),
+            "{}",
+            takes(&table, 40)
+        );
+        assert!(
+            close(takes(&table, 99), 210.0, 0.05),
+            "{}",
+            takes(&table, 99)
+        );
         // The worker is in use, but no first token is a sample of its speed: nothing decays.
-        book.record_activity(Moment::at(Duration::from_secs(99)), WorkerId(3));
-        assert!(close(takes(&book, 99), 310.0, 0.05), "{}", takes(&book, 99));
+        table.record_activity(Moment::at(Duration::from_secs(99)), WorkerId(3));
+        assert!(
+            close(takes(&table, 99), 310.0, 0.05),
+            "{}",
+            takes(&table, 99)
+        );
         // It is no longer slow.
         for i in 0..4 {
-            take(&mut book, 300 + i, 3, 1.0);
+            take(&mut table, 300 + i, 3, 1.0);
         }
         assert!(
-            close(takes(&book, 304), 110.0, 0.05),
+            close(takes(&table, 304), 110.0, 0.05),
             "{}",
-            takes(&book, 304)
+            takes(&table, 304)
         );
     }
 
     #[test]
     fn an_unmeasured_worker_keeps_its_speed_while_the_others_leave_the_bounds() {
-        let mut book = RateTable::default();
+        let mut table = RateTable::default();
         for i in 0..60u32 {
-            book.observe(
+            table.observe(
                 Moment::START,
                 WorkerId(i % 3),
                 PrefillSample {
@@ -464,7 +477,7 @@ mod tests {
         }
         // Long prompts at almost no cost: there is a cache without events.
         for i in 0..1_000u32 {
-            book.observe(
+            table.observe(
                 Moment::START,
                 WorkerId(i % 2),
                 PrefillSample {
@@ -473,32 +486,32 @@ mod tests {
                     ms: 20.0,
                 },
             );
-            assert!(book.samples.len() <= KEPT);
+            assert!(table.samples.len() <= MOST_SAMPLES);
         }
         for worker in 0..3 {
-            let rates = book.of(WorkerId(worker));
+            let rates = table.of(WorkerId(worker));
             assert!(
                 rates.prefill_ms(0.0, 4_096.0).is_finite()
-                    && TOLD.contains(&rates.prefill_tokens_per_s),
+                    && REPORTED_SPEEDS.contains(&rates.prefill_tokens_per_s),
                 "{rates:?}"
             );
         }
         assert!(
-            book.of(WorkerId(2)).prefill_ms(0.0, 4_096.0) <= 2.0 * 409.6,
+            table.of(WorkerId(2)).prefill_ms(0.0, 4_096.0) <= 2.0 * 409.6,
             "{:?}",
-            book.of(WorkerId(2))
+            table.of(WorkerId(2))
         );
     }
 
     #[test]
     fn an_unknown_worker_gets_the_current_speed_of_the_others() {
-        let unknown = |book: &RateTable| book.of(WorkerId(9)).prefill_tokens_per_s;
+        let unknown = |table: &RateTable| table.of(WorkerId(9)).prefill_tokens_per_s;
         // One engine that changes its speed.
-        let mut book = RateTable::default();
+        let mut table = RateTable::default();
         for i in 0..400u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if (i / 100) % 2 == 0 { 0.1 } else { 0.4 };
-            book.observe(
+            table.observe(
                 Moment::START,
                 W,
                 PrefillSample {
@@ -509,15 +522,15 @@ mod tests {
             );
             if i % 100 >= 40 {
                 assert!(
-                    close(book.of(W).prefill_tokens_per_s, 1e3 / ms_per_token, 0.35),
+                    close(table.of(W).prefill_tokens_per_s, 1e3 / ms_per_token, 0.35),
                     "{i} {:?}",
-                    book.of(W)
+                    table.of(W)
                 );
-                assert_eq!(unknown(&book), book.of(W).prefill_tokens_per_s);
+                assert_eq!(unknown(&table), table.of(W).prefill_tokens_per_s);
             }
         }
         // Four equal workers with much noise, for a long time.
-        let mut book = RateTable::default();
+        let mut table = RateTable::default();
         let mut dice = 1u64;
         for i in 0..8_000u32 {
             dice = dice
@@ -525,7 +538,7 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             let noise = 0.6 + 0.8 * ((dice >> 40) as f64 / (1u64 << 24) as f64);
             let tokens = 200 + (i * 997) % 8_000;
-            book.observe(
+            table.observe(
                 Moment::START,
                 WorkerId(i % 4),
                 PrefillSample {
@@ -536,9 +549,9 @@ mod tests {
             );
             if i > 200 {
                 assert!(
-                    close(unknown(&book), 10_000.0, 0.35),
+                    close(unknown(&table), 10_000.0, 0.35),
                     "{i} {}",
-                    unknown(&book)
+                    unknown(&table)
                 );
             }
         }
@@ -546,9 +559,9 @@ mod tests {
 
     #[test]
     fn short_prompts_with_much_noise_do_not_make_prefill_free() {
-        let mut book = RateTable::default();
+        let mut table = RateTable::default();
         for i in 0..64u32 {
-            book.observe(
+            table.observe(
                 Moment::START,
                 W,
                 PrefillSample {
@@ -558,17 +571,17 @@ mod tests {
                 },
             );
         }
-        let rates = book.of(W);
+        let rates = table.of(W);
         assert!(rates.prefill_tokens_per_s <= 7_001.0, "{rates:?}");
     }
 
     #[test]
     fn an_unknown_worker_gets_the_mean_speed_of_the_others() {
-        let mut book = RateTable::default();
-        assert_eq!(book.of(W), Rates::PRIOR);
+        let mut table = RateTable::default();
+        assert_eq!(table.of(W), Rates::PRIOR);
         for i in 0..30u32 {
             let tokens = 60 + (i * 997) % 3000;
-            book.observe(
+            table.observe(
                 Moment::START,
                 WorkerId(2),
                 PrefillSample {
@@ -578,21 +591,21 @@ mod tests {
                 },
             );
         }
-        let rates = book.of(W);
+        let rates = table.of(W);
         assert!(!rates.learned);
         assert!(close(rates.prefill_tokens_per_s, 500.0, 0.02), "{rates:?}");
-        book.forget(WorkerId(2));
-        assert_eq!(book.of(WorkerId(2)).samples, 0);
+        table.forget(WorkerId(2));
+        assert_eq!(table.of(WorkerId(2)).samples, 0);
     }
 
     proptest! {
         #[test]
         fn no_sequence_of_samples_leaves_the_bounds(samples in prop::collection::vec((0u32.., -1e3f64..1e9), 0..100)) {
-            let mut book = RateTable::default();
+            let mut table = RateTable::default();
             for (tokens, ms) in samples {
-                book.observe(Moment::START, W, PrefillSample { start: 0, tokens, ms });
+                table.observe(Moment::START, W, PrefillSample { start: 0, tokens, ms });
             }
-            let rates = book.of(W);
+            let rates = table.of(W);
             prop_assert!((20.0..=500_001.0).contains(&rates.prefill_tokens_per_s));
             prop_assert!((0.0..=2000.0).contains(&rates.overhead_ms));
         }

@@ -14,9 +14,11 @@ use kv_blocks::Moment;
 use crate::{
     Job, ReleasedRequest, Router, Ticket,
     choice::Choice,
-    decide::PlacedRequest,
+    decide::ReservedChoice,
     pool_split::PoolSplit,
-    queue::{OrderKey, OrderTerms, QueuedRequest, RELEASE_BUDGET, ReleaseCandidate, TargetGate},
+    queue::{
+        OrderKey, OrderTerms, QueuedRequest, RELEASE_BUDGET, ReleaseCandidate, TargetAvailability,
+    },
     state::RouterState,
     survey::{BlockCounting, OverlapSurvey},
 };
@@ -25,7 +27,7 @@ use crate::{
 struct BoundRequest<'a> {
     ticket: Ticket,
     request: QueuedRequest,
-    placed: PlacedRequest<'a>,
+    reserved: ReservedChoice<'a>,
 }
 
 /// A request whose costs are being computed.
@@ -37,7 +39,7 @@ struct PricedRequest<'a> {
 
 impl Router {
     /// Takes some of the requests that may start now out of the queue, and counts their load.
-    /// [`Router::next_release`] tells whether there are more.
+    /// [`Router::next_release`] returns whether there are more.
     pub(crate) fn release(&self, now: Moment) -> Vec<ReleasedRequest> {
         let picks = {
             let waiting = self.settings.load().queue;
@@ -45,7 +47,11 @@ impl Router {
             if queue.next_work().is_none_or(|then| then > now) {
                 return Vec::new();
             }
-            queue.pick(now, TargetGate::new(ledger, &waiting), RELEASE_BUDGET)
+            queue.pick(
+                now,
+                TargetAvailability::new(ledger, &waiting),
+                RELEASE_BUDGET,
+            )
         };
         let price = |pick| {
             let split = PoolSplit::of(&ReleaseCandidate::job(pick));
@@ -141,7 +147,7 @@ impl Router {
         Some(BoundRequest {
             ticket: pick.ticket,
             request,
-            placed: PlacedRequest {
+            reserved: ReservedChoice {
                 split,
                 choice,
                 reservation,
@@ -151,7 +157,8 @@ impl Router {
 
     /// Returns whether a request can be bound by `choice` before its wait budget is used up.
     fn can_begin(&self, priced: &PricedRequest<'_>, choice: &Choice<'_>) -> bool {
-        !self.waits_for_backlog(&priced.pick.job(), choice.ruling) || !self.is_backed_up(choice)
+        !self.waits_for_backlog(&priced.pick.job(), choice.deciding_policy)
+            || !self.is_backed_up(choice)
     }
 
     /// Returns the choice at this moment; `None`: every target is above the busy threshold. Targets
@@ -175,10 +182,10 @@ impl Router {
         let BoundRequest {
             ticket,
             request,
-            placed,
+            reserved,
         } = bound;
         let since = request.terms.since;
-        let plan = self.plan(now, since, placed);
+        let plan = self.plan(now, since, reserved);
         ReleasedRequest {
             ticket,
             waited: now.since(since),

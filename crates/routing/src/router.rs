@@ -86,8 +86,8 @@ impl Router {
     }
 
     /// Returns the policy of a request that names this one, or none.
-    pub fn policy(&self, asked: Option<Policy>) -> Policy {
-        asked.unwrap_or(self.settings.load().policy)
+    pub fn policy(&self, requested: Option<Policy>) -> Policy {
+        requested.unwrap_or(self.settings.load().policy)
     }
 
     /// Returns the effect of [`JobAffinity::session`](crate::JobAffinity::session) under this
@@ -128,7 +128,7 @@ impl Router {
             now,
             id,
             |state| state.close(now, id, false),
-            |promised| self.index.retract(promised),
+            |speculation| self.index.retract(speculation),
         )
     }
 
@@ -144,20 +144,20 @@ impl Router {
         now: Moment,
         id: ReservationId,
         close: impl FnOnce(&mut RouterState) -> Option<SpeculationId>,
-        tell: impl FnOnce(SpeculationId),
+        handle_speculation: impl FnOnce(SpeculationId),
     ) -> Vec<ReleasedRequest> {
-        let promised = {
+        let speculation = {
             let state = &mut *self.state.lock();
             let Some(target) = state.ledger.target(id) else {
                 return Vec::new();
             };
-            let Some(promised) = close(state) else {
+            let Some(speculation) = close(state) else {
                 return Vec::new();
             };
             state.target_changed(now, target, &self.settings.load().queue);
-            promised
+            speculation
         };
-        tell(promised);
+        handle_speculation(speculation);
         self.release(now)
     }
 
@@ -175,7 +175,7 @@ impl Router {
     }
 
     /// Returns some of the queued requests that may start now, however many there are:
-    /// [`Router::next_release`] tells when to continue. Call it after another request is queued: it
+    /// [`Router::next_release`] returns when to continue. Call it after another request is queued: it
     /// may start at once.
     pub fn take_released(&self, now: Moment) -> Vec<ReleasedRequest> {
         self.release(now)

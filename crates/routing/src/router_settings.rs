@@ -16,7 +16,7 @@ pub struct RoutingSettings {
     /// Section `routing`.
     pub section: RoutingSection,
     /// Section `prefix_routing`. While it is not enabled, `continuum` has no ring: the fallback
-    /// places requests that its score does not place.
+    /// routes requests that its score does not decide.
     pub prefix_routing: PrefixRoutingSection,
     /// Section `queue`.
     pub queue: QueueSettings,
@@ -25,7 +25,7 @@ pub struct RoutingSettings {
     /// The policy of jobs that name none.
     pub policy: Policy,
     /// The policy that decides for `prefix_hash` when a request has no prefix key; `least_loaded`
-    /// in place of `prefix_hash` itself.
+    /// instead of `prefix_hash` itself.
     pub fallback: Policy,
     /// Weight and fallback of `lmcache_aware`.
     pub lmcache: LmcacheSettings,
@@ -84,7 +84,7 @@ impl Default for RoutingSettings {
 
 /// Points, seed and load bound of the policies that hash.
 ///
-/// Replicas place a key equally only if these settings are equal.
+/// Replicas route a key equally only if these settings are equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RingSettings {
     /// Points of each target on the ring of `prefix_hash`, 1 to 10,000 (other values are clamped).
@@ -92,7 +92,7 @@ pub struct RingSettings {
     /// How far above its even share of the load a target may go under `prefix_hash`: 0.25 is a
     /// quarter.
     pub load_factor_epsilon: f64,
-    /// Seed of every hash that places a target or a key.
+    /// Seed of every hash that positions a target or a key.
     pub seed: u64,
 }
 

@@ -53,7 +53,7 @@ settings::section! {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScoringInput {
     /// Its cached tokens, and whether they are in the accelerator's memory.
-    pub held: Option<(u32, bool)>,
+    pub cached: Option<(u32, bool)>,
     /// Requests it is serving.
     pub in_flight: u32,
     /// Share of its requests of the last minute that it took; 1 without any.
@@ -83,20 +83,20 @@ impl ScoringSettings {
     /// ```
     /// use routing::{ScoringInput, ScoringSettings};
     ///
-    /// let idle = ScoringInput { held: None, in_flight: 0, health: 1.0 };
-    /// let warm = ScoringInput { held: Some((512, true)), ..idle };
+    /// let idle = ScoringInput { cached: None, in_flight: 0, health: 1.0 };
+    /// let warm = ScoringInput { cached: Some((512, true)), ..idle };
     /// let scores = ScoringSettings::default().scores(1024, &[warm, idle]);
     /// assert!(scores.decides);
     /// assert!(scores.scores[0] > scores.scores[1]);
     /// ```
     pub fn scores(&self, prompt_tokens: u32, candidates: &[ScoringInput]) -> Scores {
-        let held = || candidates.iter().filter_map(|candidate| candidate.held);
-        let most_tokens = held().map(|(tokens, _)| tokens).max().unwrap_or(0);
+        let cached = || candidates.iter().filter_map(|candidate| candidate.cached);
+        let most_tokens = cached().map(|(tokens, _)| tokens).max().unwrap_or(0);
         let overlap_of = |(tokens, hot)| share(tokens, most_tokens) * self.tier_weight(hot);
         let overlap = match self.overlap_measure {
             // Streams may report more tokens than this prompt has.
             OverlapMeasure::PromptFraction => share(most_tokens, prompt_tokens).min(1.0),
-            OverlapMeasure::Relative => held().map(overlap_of).fold(0.0, f64::max),
+            OverlapMeasure::Relative => cached().map(overlap_of).fold(0.0, f64::max),
         };
         let decides = overlap >= self.min_overlap_threshold;
         if !decides {
@@ -112,7 +112,7 @@ impl ScoringSettings {
             .max()
             .unwrap_or(0);
         let score = |candidate: &ScoringInput| {
-            self.overlap_weight * candidate.held.map_or(0.0, overlap_of)
+            self.overlap_weight * candidate.cached.map_or(0.0, overlap_of)
                 + self.load_weight * (1.0 - share(candidate.in_flight, most_in_flight))
                 + self.health_weight * candidate.health
         };

@@ -57,23 +57,25 @@ impl SessionTable {
     /// Returns the binding of the session of `keys`. A name decides alone.
     fn find(&self, now: Moment, keys: &SessionKeys) -> Option<SessionBinding> {
         let known = |key: u64| {
-            let bond = self.young.get(&key).or_else(|| self.old.get(&key))?;
-            (now.since(bond.used) < Self::IDLE).then_some(*bond)
+            let binding = self.young.get(&key).or_else(|| self.old.get(&key))?;
+            (now.since(binding.used) < Self::IDLE).then_some(*binding)
         };
         if let Some(name) = keys.name {
             return known(name);
         }
         let growth = keys.growth.as_ref()?;
-        let is_before = |place, bond: &SessionBinding| {
-            bond.rest.is_some_and(|rest| growth.has_behind(place, rest))
+        let is_before = |position, binding: &SessionBinding| {
+            binding
+                .rest
+                .is_some_and(|rest| growth.has_behind(position, rest))
         };
         growth
             .lookup_keys()
-            .find_map(|(place, key)| known(key).filter(|bond| is_before(place, bond)))
+            .find_map(|(position, key)| known(key).filter(|binding| is_before(position, binding)))
     }
 
-    /// Moves the choice of a policy to the place that the request's session prefers, if it has one.
-    pub(crate) fn place(
+    /// Moves the choice of a policy to the target that the request's session prefers, if it has one.
+    pub(crate) fn apply(
         &self,
         now: Moment,
         job: &Job<'_>,
@@ -89,21 +91,22 @@ impl SessionTable {
         let Some(id) = keys.name.or(binding.map(|found| found.id)).or(own) else {
             return;
         };
-        let home = binding.and_then(|found| {
-            (0..choice.order.len()).find(|place| choice.candidate(*place).target() == found.target)
+        let previous = binding.and_then(|found| {
+            (0..choice.order.len())
+                .find(|position| choice.candidate(*position).target() == found.target)
         });
-        let by_policy = |state| (choice.place, state, false);
-        let (place, state, decided) = match home {
+        let by_policy = |state| (choice.position, state, false);
+        let (position, state, decided) = match previous {
             _ if binding.is_none() => by_policy(SessionState::New),
-            Some(home) if job.pin.is_some() && home == choice.place => {
-                by_policy(SessionState::Kept)
+            Some(previous) if job.pin.is_some() && previous == choice.position => {
+                by_policy(SessionState::Same)
             }
             _ if job.pin.is_some() => by_policy(SessionState::MovedByPin),
             None => by_policy(SessionState::MovedGone),
-            Some(home) if mode == SessionMode::Hard => place_hard(choice, home),
-            Some(home) => place_soft(choice, home),
+            Some(previous) if mode == SessionMode::Hard => route_hard(choice, previous),
+            Some(previous) => route_soft(choice, previous),
         };
-        (choice.place, choice.by_session) = (place, decided);
+        (choice.position, choice.by_session) = (position, decided);
         choice.session = Some(SessionNote { id, state });
         if state == SessionState::MovedFull {
             for price in &mut choice.prices {
@@ -139,7 +142,7 @@ impl SessionTable {
 
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         for generation in [&mut self.young, &mut self.old] {
-            generation.retain(|_, bond| bond.target.worker != worker);
+            generation.retain(|_, binding| binding.target.worker != worker);
         }
     }
 
@@ -149,39 +152,39 @@ impl SessionTable {
     }
 }
 
-/// Places a request whose session stays on its target, the candidate at `home`, while that has
-/// room. Returns the place, the session's state, and whether the session decided.
-fn place_hard(choice: &Choice<'_>, home: usize) -> (usize, SessionState, bool) {
-    let most = holds_at_most(choice);
-    let has_room =
-        |place: usize| f64::from(choice.candidate(place).state.load.in_flight) + 1.0 <= most;
-    if has_room(home) {
-        return (home, SessionState::Kept, true);
+/// Routes a request whose session stays on its target, the candidate at `previous`, while that
+/// has capacity. Returns the position, the session's state, and whether the session decided.
+fn route_hard(choice: &Choice<'_>, previous: usize) -> (usize, SessionState, bool) {
+    let most = max_requests(choice);
+    let has_capacity =
+        |position: usize| f64::from(choice.candidate(position).state.load.in_flight) + 1.0 <= most;
+    if has_capacity(previous) {
+        return (previous, SessionState::Same, true);
     }
-    // The policy chooses again, among targets that have room too; otherwise two full ones would
+    // The policy chooses again, among targets that have capacity too; otherwise two full ones would
     // alternate.
-    let place = if has_room(choice.place) {
-        choice.place
+    let position = if has_capacity(choice.position) {
+        choice.position
     } else {
         (0..choice.order.len())
-            .find(|place| has_room(*place))
-            .unwrap_or(choice.place)
+            .find(|position| has_capacity(*position))
+            .unwrap_or(choice.position)
     };
-    if place == home {
-        (place, SessionState::Kept, false)
+    if position == previous {
+        (position, SessionState::Same, false)
     } else {
-        (place, SessionState::MovedFull, false)
+        (position, SessionState::MovedFull, false)
     }
 }
 
-/// Places a request whose session stays on its target where that costs about the same; returns as
-/// [`place_hard`].
-fn place_soft(choice: &Choice<'_>, home: usize) -> (usize, SessionState, bool) {
-    let cost = choice.cost(choice.place);
-    if choice.cost(home) - cost > ABOUT_EQUAL * cost.abs() {
-        return (choice.place, SessionState::MovedByPolicy, false);
+/// Routes a request whose session stays on its target where that costs about the same; returns as
+/// [`route_hard`].
+fn route_soft(choice: &Choice<'_>, previous: usize) -> (usize, SessionState, bool) {
+    let cost = choice.cost(choice.position);
+    if choice.cost(previous) - cost > ABOUT_EQUAL * cost.abs() {
+        return (choice.position, SessionState::MovedByPolicy, false);
     }
-    (home, SessionState::Kept, choice.place != home)
+    (previous, SessionState::Same, choice.position != previous)
 }
 
 /// Costs that differ by at most this share of the lower one do not count against a soft session's
@@ -195,7 +198,7 @@ const ABOUT_EQUAL: f64 = 0.005;
 /// mean is: a session that left because of them would lose its cache for nothing. In the simulator,
 /// under `warm` at load 0.55, floors of 8 and 16 cost 22 to 148 % of time to first token, this one
 /// 2 to 17 %.
-fn holds_at_most(choice: &Choice<'_>) -> f64 {
+fn max_requests(choice: &Choice<'_>) -> f64 {
     const FREELY: f64 = 64.0;
     const OVER_MEAN: f64 = 1.25;
     let in_flight: f64 = choice

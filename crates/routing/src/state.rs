@@ -17,7 +17,7 @@ use crate::{
     output_length::OutputLength,
     policy::rule::{CandidateState, PolicyCandidate, PolicyFact, PolicyInput, PolicyRules},
     pool_split::PromptLocation,
-    queue::{QueueSettings, TargetGate, WaitQueue},
+    queue::{QueueSettings, TargetAvailability, WaitQueue},
     rates::RateTable,
     session::SessionTable,
     survey::OverlapSurvey,
@@ -76,7 +76,7 @@ impl RouterState {
         let mut choice = Choice::of(&self.rules, job, settings, input);
         (choice.excluded, choice.timing) = (excluded, timing);
         self.sessions
-            .place(now, job, settings.section.session.mode, &mut choice);
+            .apply(now, job, settings.section.session.mode, &mut choice);
         Ok(choice)
     }
 
@@ -166,7 +166,7 @@ impl RouterState {
     }
 
     /// Records the backlogs that a job met before it waits; `false`: the queue is full.
-    pub(crate) fn has_room_for(
+    pub(crate) fn has_capacity_for(
         &mut self,
         now: Moment,
         choice: &Choice<'_>,
@@ -176,7 +176,7 @@ impl RouterState {
         let targets = choice.input.candidates.iter().map(PolicyCandidate::target);
         self.ledger
             .record_backlogs(now, targets, choice.input.newcomer_cold_tokens);
-        self.queue.has_room(settings, caller_bytes)
+        self.queue.has_capacity(settings, caller_bytes)
     }
 
     /// Counts the request's load on the winner.
@@ -193,9 +193,9 @@ impl RouterState {
             .record_backlogs(now, targets, choice.input.newcomer_cold_tokens);
         let winner = choice.winner();
         if job.pin.is_none() && !choice.by_session {
-            // A pinned request, or one placed by its session, uses up no turn.
+            // A pinned request, or one routed by its session, uses up no turn.
             self.rules
-                .of_mut(choice.ruling)
+                .of_mut(choice.deciding_policy)
                 .chosen(&choice.input, winner);
         }
         if let (Some(keys), Some(note)) = (job.affinity.session, choice.session) {
@@ -205,8 +205,11 @@ impl RouterState {
         let reservation = self
             .ledger
             .open(now, prompt.counted(load(job, winner, blocks)));
-        self.queue
-            .target_taken(now, winner.target(), TargetGate::new(&self.ledger, queue));
+        self.queue.target_taken(
+            now,
+            winner.target(),
+            TargetAvailability::new(&self.ledger, queue),
+        );
         reservation
     }
 
@@ -241,7 +244,7 @@ impl RouterState {
                 self.queue.usage_changed(
                     now,
                     candidate.target,
-                    TargetGate::new(&self.ledger, queue),
+                    TargetAvailability::new(&self.ledger, queue),
                 );
             }
         }
@@ -250,21 +253,21 @@ impl RouterState {
     /// Records that work ended on `target`: queued requests may go there now.
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
         self.queue
-            .target_changed(now, target, TargetGate::new(&self.ledger, queue));
+            .target_changed(now, target, TargetAvailability::new(&self.ledger, queue));
     }
 }
 
 fn load(job: &Job<'_>, winner: &PolicyCandidate<'_>, blocks: SequenceBlocks) -> DispatchLoad {
     let PolicyCandidate {
         overlap: surveyed,
-        state: standing,
+        state,
     } = winner;
     DispatchLoad {
         target: surveyed.candidate.target,
         prompt_tokens: job.prompt.tokens,
         uncached_tokens: surveyed.uncached_tokens,
         prefill_ms: winner.prefill_ms(),
-        interleave_ms: standing.interleave_ms(surveyed.uncached_tokens),
+        interleave_ms: state.interleave_ms(surveyed.uncached_tokens),
         blocks,
         answer: job.reply.mode,
     }
@@ -310,7 +313,7 @@ fn by_warm(policy: Policy, settings: &RoutingSettings) -> bool {
     policy == Policy::Warm || policy.needs_lmcache() && settings.lmcache.fallback() == Policy::Warm
 }
 
-/// Returns a weight within its range; 1 for what is no number.
+/// Returns a weight within its range; 1 if it is not a number.
 fn overlap_weight(weight: f64) -> f64 {
     if weight.is_finite() {
         weight.clamp(0.0, 100.0)

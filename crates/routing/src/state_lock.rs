@@ -45,9 +45,9 @@ pub(crate) mod observed {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum LockEvent {
         /// This thread took the lock.
-        Taken,
+        Acquired,
         /// This thread is about to release it.
-        GivenBack,
+        Released,
     }
 
     static OBSERVER: OnceLock<fn(LockEvent)> = OnceLock::new();
@@ -57,7 +57,7 @@ pub(crate) mod observed {
         OBSERVER.get_or_init(|| observer);
     }
 
-    fn tell(event: LockEvent) {
+    fn notify(event: LockEvent) {
         if let Some(observer) = OBSERVER.get() {
             observer(event);
         }
@@ -68,14 +68,14 @@ pub(crate) mod observed {
 
     impl<'a> StateGuard<'a> {
         pub(super) fn new(guard: MutexGuard<'a, RouterState>) -> Self {
-            tell(LockEvent::Taken);
+            notify(LockEvent::Acquired);
             Self(guard)
         }
     }
 
     impl Drop for StateGuard<'_> {
         fn drop(&mut self) {
-            tell(LockEvent::GivenBack);
+            notify(LockEvent::Released);
         }
     }
 

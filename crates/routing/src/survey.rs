@@ -142,7 +142,7 @@ pub(crate) fn survey<'a>(index: &KvIndex, now: Moment, job: &Job<'a>) -> Overlap
     let started_us = job.stopwatch.elapsed_us();
     let mut groups: Vec<NamespaceGroup<'a>> = Vec::with_capacity(1);
     let mut excluded = job.targets.excluded.to_vec();
-    let asked_us = job.stopwatch.elapsed_us();
+    let lookup_start_us = job.stopwatch.elapsed_us();
     let mut candidates = Vec::with_capacity(job.targets.candidates.len());
     for candidate in job.targets.candidates {
         if job.pin.is_some_and(|pin| !pin.allows(candidate.target)) {
@@ -153,7 +153,12 @@ pub(crate) fn survey<'a>(index: &KvIndex, now: Moment, job: &Job<'a>) -> Overlap
             .iter()
             .position(|group| *group.namespace == candidate.namespace);
         let position = known.unwrap_or_else(|| {
-            groups.push(NamespaceGroup::ask(index, now, job, &candidate.namespace));
+            groups.push(NamespaceGroup::look_up(
+                index,
+                now,
+                job,
+                &candidate.namespace,
+            ));
             groups.len() - 1
         });
         candidates.push(surveyed(job, candidate, &mut groups[position], position));
@@ -166,7 +171,7 @@ pub(crate) fn survey<'a>(index: &KvIndex, now: Moment, job: &Job<'a>) -> Overlap
         timing: SurveyTiming {
             started_us,
             hash_us,
-            lookup_us: job.stopwatch.elapsed_us() - asked_us - hash_us,
+            lookup_us: job.stopwatch.elapsed_us() - lookup_start_us - hash_us,
         },
     }
 }
@@ -183,7 +188,7 @@ struct NamespaceGroup<'a> {
 }
 
 impl<'a> NamespaceGroup<'a> {
-    fn ask(index: &KvIndex, now: Moment, job: &Job<'_>, namespace: &'a Namespace) -> Self {
+    fn look_up(index: &KvIndex, now: Moment, job: &Job<'_>, namespace: &'a Namespace) -> Self {
         let started_us = job.stopwatch.elapsed_us();
         let chain = job
             .prompt
@@ -216,14 +221,14 @@ impl<'a> NamespaceGroup<'a> {
     /// Returns the blocks that a target is credited with, and those that it announced.
     fn overlap(&mut self, target: Target) -> (TierBlocks, TierBlocks) {
         // Callers mostly iterate in the order of targets: the next one follows the last.
-        let place = match self.overlaps.get(self.next) {
+        let position = match self.overlaps.get(self.next) {
             Some(next) if next.target == target => Ok(self.next),
             _ => self
                 .overlaps
                 .binary_search_by_key(&target, |overlap| overlap.target),
         };
-        self.next = place.map_or_else(|before| before, |found| found + 1);
-        place.map_or_else(
+        self.next = position.map_or_else(|before| before, |found| found + 1);
+        position.map_or_else(
             |_| Default::default(),
             |found| (self.overlaps[found].blocks, self.overlaps[found].announced),
         )
@@ -238,22 +243,22 @@ fn surveyed<'a>(
 ) -> CandidateOverlap<'a> {
     let size = candidate.namespace.block_size;
     let (found, announced) = group.overlap(candidate.target);
-    let held = reused(found, candidate.tiers);
+    let usable = reused(found, candidate.tiers);
     let announced = reused(announced, candidate.tiers).total();
     let tokens = |blocks: u32| blocks.saturating_mul(size.tokens());
     let warm = TierTokens {
-        device: tokens(held.device),
-        host: tokens(held.host),
-        disk: tokens(held.disk),
-        remote: tokens(held.remote),
-        speculative: tokens(held.speculative),
+        device: tokens(usable.device),
+        host: tokens(usable.host),
+        disk: tokens(usable.disk),
+        remote: tokens(usable.remote),
+        speculative: tokens(usable.speculative),
     };
     let most = most_cached_tokens(size, job.prompt.tokens);
     let predicted_cached_tokens = warm.total().min(most);
     let whole = size.whole_blocks(job.prompt.tokens);
     CandidateOverlap {
         candidate,
-        overlap: held,
+        overlap: usable,
         warm,
         predicted_cached_tokens,
         announced_cached_tokens: tokens(announced).min(most),
@@ -266,14 +271,14 @@ fn surveyed<'a>(
 /// Returns the blocks in tiers that the engine reuses. The index gives their number, not their
 /// position in the run; the others are assumed to be at its end, as engines evict the ends of
 /// sequences first.
-fn reused(held: TierBlocks, tiers: Tiers) -> TierBlocks {
-    let kept = |tier: Tier, blocks: u32| if tiers.contains(tier) { blocks } else { 0 };
+fn reused(usable: TierBlocks, tiers: Tiers) -> TierBlocks {
+    let readable = |tier: Tier, blocks: u32| if tiers.contains(tier) { blocks } else { 0 };
     TierBlocks {
-        device: kept(Tier::Device, held.device),
-        host: kept(Tier::Host, held.host),
-        disk: kept(Tier::Disk, held.disk),
-        remote: kept(Tier::Remote, held.remote),
-        speculative: held.speculative,
+        device: readable(Tier::Device, usable.device),
+        host: readable(Tier::Host, usable.host),
+        disk: readable(Tier::Disk, usable.disk),
+        remote: readable(Tier::Remote, usable.remote),
+        speculative: usable.speculative,
     }
 }
 

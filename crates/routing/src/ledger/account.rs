@@ -26,9 +26,9 @@ struct TimeMean {
 impl TimeMean {
     /// Adds `value` for the time since the last call.
     fn note(&mut self, now: Moment, value: f64) {
-        let kept = (-(now.since(self.at).as_secs_f64() / BACKLOG_MEMORY.as_secs_f64())).exp();
+        let retained = (-(now.since(self.at).as_secs_f64() / BACKLOG_MEMORY.as_secs_f64())).exp();
         *self = Self {
-            value: self.value * kept + value * (1.0 - kept),
+            value: self.value * retained + value * (1.0 - retained),
             at: now.max(self.at),
         };
     }

@@ -74,7 +74,7 @@ impl ActiveBlocks {
             };
             let node = &mut self.nodes[id.0];
             at = node.end;
-            added += node.hold(target);
+            added += node.add_holder(target);
             last = Some(id);
         }
         (last, added)
@@ -154,7 +154,7 @@ impl ActiveBlocks {
         };
     }
 
-    fn place(&mut self, node: SequenceNode) -> NodeId {
+    fn add_node(&mut self, node: SequenceNode) -> NodeId {
         if let Some(id) = self.free.pop() {
             self.nodes[id.0] = node;
             return id;
@@ -170,7 +170,7 @@ impl ActiveBlocks {
         chain: &Arc<[SequenceHash]>,
         start: usize,
     ) -> NodeId {
-        let id = self.place(SequenceNode {
+        let id = self.add_node(SequenceNode {
             fingerprint,
             chain: Arc::clone(chain),
             start,
@@ -196,7 +196,7 @@ impl ActiveBlocks {
             children: BTreeMap::from([(node.chain[end], id)]),
             holders: node.holders.clone(),
         };
-        let upper = self.place(upper);
+        let upper = self.add_node(upper);
         self.link(upper);
         let node = &mut self.nodes[id.0];
         (node.start, node.parent) = (end, Some(upper));
@@ -265,7 +265,7 @@ impl SequenceNode {
     }
 
     /// Adds a sequence of `target`; returns how many blocks are new to the target.
-    fn hold(&mut self, target: Target) -> u64 {
+    fn add_holder(&mut self, target: Target) -> u64 {
         match self
             .holders
             .binary_search_by_key(&target, |(holder, _)| *holder)
@@ -274,8 +274,8 @@ impl SequenceNode {
                 self.holders[found].1 += 1;
                 0
             }
-            Err(place) => {
-                self.holders.insert(place, (target, 1));
+            Err(position) => {
+                self.holders.insert(position, (target, 1));
                 self.blocks()
             }
         }

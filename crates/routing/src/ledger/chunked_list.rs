@@ -39,14 +39,14 @@ impl<T> ChunkedList<T> {
 impl<T> Index<usize> for ChunkedList<T> {
     type Output = T;
 
-    fn index(&self, place: usize) -> &T {
-        &self.0[place / CHUNK][place % CHUNK]
+    fn index(&self, position: usize) -> &T {
+        &self.0[position / CHUNK][position % CHUNK]
     }
 }
 
 impl<T> IndexMut<usize> for ChunkedList<T> {
-    fn index_mut(&mut self, place: usize) -> &mut T {
-        &mut self.0[place / CHUNK][place % CHUNK]
+    fn index_mut(&mut self, position: usize) -> &mut T {
+        &mut self.0[position / CHUNK][position % CHUNK]
     }
 }
 

@@ -40,9 +40,9 @@ impl CacheAware {
         }
     }
 
-    fn uneven(&self, scene: &PolicyInput<'_>) -> bool {
+    fn uneven(&self, input: &PolicyInput<'_>) -> bool {
         let loads = || {
-            scene
+            input
                 .candidates
                 .iter()
                 .map(|contender| contender.state.load.in_flight)
@@ -58,20 +58,20 @@ impl PolicyRule for CacheAware {
         CostUnit::Score
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let share = |contender: &PolicyCandidate<'_>| {
-            f64::from(contender.overlap.warm.total()) / f64::from(scene.prompt_tokens.max(1))
+            f64::from(contender.overlap.warm.total()) / f64::from(input.prompt_tokens.max(1))
         };
-        let uneven = self.uneven(scene);
-        let matched = scene.candidates.iter().map(share).fold(0.0, f64::max);
+        let uneven = self.uneven(input);
+        let matched = input.candidates.iter().map(share).fold(0.0, f64::max);
         let by_cache =
-            !uneven && scene.overlap_weight > 0.0 && matched > self.settings.match_threshold;
+            !uneven && input.overlap_weight > 0.0 && matched > self.settings.match_threshold;
         let remembered = if by_cache || uneven {
             None
         } else {
-            self.remembered.preferred(scene)
+            self.remembered.preferred(input)
         };
-        scene
+        input
             .candidates
             .iter()
             .enumerate()

@@ -25,7 +25,7 @@ pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     rule: |settings| Box::new(Composite::new(settings.scoring)),
 };
 
-/// The label of a request placed by the score.
+/// The label of a request routed by the score.
 const SCORED: &str = "kv_aware";
 
 #[derive(Debug)]
@@ -44,20 +44,20 @@ impl PolicyRule for Composite {
         CostUnit::Score
     }
 
-    fn decides(&self, scene: &PolicyInput<'_>) -> bool {
+    fn decides(&self, input: &PolicyInput<'_>) -> bool {
         self.settings
-            .scores(scene.prompt_tokens, &scorable(scene))
+            .scores(input.prompt_tokens, &scorable(input))
             .decides
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let candidates = scorable(scene);
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let candidates = scorable(input);
         let scores = self
             .settings
-            .scores(scene.prompt_tokens, &candidates)
+            .scores(input.prompt_tokens, &candidates)
             .scores;
         let price = |(candidate, score): (&ScoringInput, f64)| {
-            let (tokens, hot) = candidate.held.unwrap_or_default();
+            let (tokens, hot) = candidate.cached.unwrap_or_default();
             CandidateCost {
                 tie: u64::from(candidate.in_flight),
                 label: Some(SCORED),
@@ -80,11 +80,11 @@ impl PolicyRule for Composite {
 /// Returns the cached prompt tokens of a candidate, and whether they are in the accelerator's
 /// memory: from streams of whole prefixes if the request carries their data, else from the block
 /// index.
-pub(crate) fn held(
-    scene: &PolicyInput<'_>,
+pub(crate) fn cached_tokens(
+    input: &PolicyInput<'_>,
     contender: &PolicyCandidate<'_>,
 ) -> Option<(u32, bool)> {
-    if let Some(holders) = scene.prefix_holders {
+    if let Some(holders) = input.prefix_holders {
         let own = holders
             .iter()
             .find(|holder| holder.worker == contender.overlap.candidate.name);
@@ -95,11 +95,11 @@ pub(crate) fn held(
     (warm.total() > 0).then(|| (warm.total(), hot >= warm.total() - hot))
 }
 
-fn scorable(scene: &PolicyInput<'_>) -> Vec<ScoringInput> {
+fn scorable(input: &PolicyInput<'_>) -> Vec<ScoringInput> {
     let one = |contender: &PolicyCandidate<'_>| ScoringInput {
-        held: held(scene, contender),
+        cached: cached_tokens(input, contender),
         in_flight: contender.state.load.in_flight,
         health: contender.state.health,
     };
-    scene.candidates.iter().map(one).collect()
+    input.candidates.iter().map(one).collect()
 }

@@ -1,8 +1,8 @@
-//! `consistent_hash`: places a session on the owner of its key on a ring of 100 points per target,
+//! `consistent_hash`: routes a session to the owner of its key on a ring of 100 points per target,
 //! whatever the load.
 //!
-//! The key's place on the ring is the XXH3 of its eight bytes, most significant first. A request
-//! without a session is placed by its prefix key, one without either at random. Weights do not
+//! The key's position on the ring is the XXH3 of its eight bytes, most significant first. A request
+//! without a session is routed by its prefix key, one without either at random. Weights do not
 //! count.
 //!
 //! Cost: 0 for the owner, 1 for the others, fewest in flight first. Terms: none.
@@ -46,15 +46,19 @@ impl PolicyRule for ConsistentHash {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let key = scene.affinity.session().unwrap_or(scene.random);
-        let place = xxh3_64_with_seed(&key.to_be_bytes(), self.seed);
-        let owner = self.rings.around(&scene.candidates).clockwise(place).next();
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let key = input.affinity.session().unwrap_or(input.random);
+        let position = xxh3_64_with_seed(&key.to_be_bytes(), self.seed);
+        let owner = self
+            .rings
+            .around(&input.candidates)
+            .clockwise(position)
+            .next();
         let price = |(i, contender): (usize, &PolicyCandidate<'_>)| CandidateCost {
             tie: u64::from(contender.state.load.in_flight),
             ..CandidateCost::of(f64::from(u8::from(Some(i) != owner)))
         };
-        scene.candidates.iter().enumerate().map(price).collect()
+        input.candidates.iter().enumerate().map(price).collect()
     }
 
     fn forget(&mut self, worker: WorkerId) {

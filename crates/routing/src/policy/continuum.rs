@@ -13,6 +13,6 @@ use super::{composite, rule::PolicyDefinition};
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     name: word("continuum"),
     facts: composite::DEFINITION.facts,
-    // Never asked: it stands in the place of a rule of its own.
+    // Never used: it replaces a rule of its own.
     rule: composite::DEFINITION.rule,
 };

@@ -100,7 +100,7 @@ pub(crate) struct CandidateCost {
     pub(crate) tie: u64,
     pub(crate) predicted_ttft_ms: Option<f64>,
     pub(crate) terms: Terms,
-    /// How the policy placed the request if this candidate wins, for policies that distinguish
+    /// How the policy selected the target if this candidate wins, for policies that distinguish
     /// ways.
     pub(crate) label: Option<&'static str>,
 }
@@ -121,11 +121,11 @@ impl CandidateCost {
     }
 }
 
-/// Returns the costs of candidates that depend only on their place in `line`, best first.
-pub(super) fn by_place(line: impl ExactSizeIterator<Item = usize>) -> Vec<CandidateCost> {
-    let mut prices = vec![CandidateCost::of(0.0); line.len()];
-    for (place, i) in line.enumerate() {
-        prices[i].cost = place as f64;
+/// Returns the costs of candidates that depend only on their rank in `ranking`, best first.
+pub(super) fn by_rank(ranking: impl ExactSizeIterator<Item = usize>) -> Vec<CandidateCost> {
+    let mut prices = vec![CandidateCost::of(0.0); ranking.len()];
+    for (rank, i) in ranking.enumerate() {
+        prices[i].cost = rank as f64;
     }
     prices
 }
@@ -136,7 +136,7 @@ const EQUAL: f64 = 1e-9;
 /// Returns the order of candidates by cost, cheapest first; equal costs by tie-break, then at
 /// random.
 pub(crate) fn order(prices: &[CandidateCost], random: u64) -> Vec<usize> {
-    // Costs are copied next to their places: `CandidateCost` is large, and there may be a thousand.
+    // Costs are copied next to their indices: `CandidateCost` is large, and there may be a thousand.
     let mut costs: Vec<(f64, usize)> = prices
         .iter()
         .enumerate()

@@ -56,9 +56,9 @@ impl PolicyRule for DynamoCost {
         true
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let weight = scene.overlap_weight;
-        scene
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let weight = input.overlap_weight;
+        input
             .candidates
             .iter()
             .map(|contender| {

@@ -58,20 +58,20 @@ impl PolicyRule for KvAware {
         true
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let weights = scene.medium_weights;
-        let matched = scene
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let weights = input.medium_weights;
+        let matched = input
             .candidates
             .iter()
             .any(|contender| contender.overlap.overlap.total() > 0);
         let remembered = if matched {
             None
         } else {
-            self.remembered.preferred(scene)
+            self.remembered.preferred(input)
         };
         // The prompt is equal in all namespaces: dividing by the blocks of each one's own size
         // keeps shares comparable.
-        scene
+        input
             .candidates
             .iter()
             .enumerate()
@@ -106,7 +106,7 @@ impl PolicyRule for KvAware {
                     ..CandidateCost::of(if hinted {
                         0.0
                     } else {
-                        1.0 - scene.overlap_weight * share
+                        1.0 - input.overlap_weight * share
                     })
                 }
             })

@@ -29,13 +29,13 @@ impl PolicyRule for LeastLatency {
         CostUnit::Ms
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let slowest = scene
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let slowest = input
             .candidates
             .iter()
             .filter_map(|contender| contender.state.first_token_ms)
             .fold(0.0, f64::max);
-        scene
+        input
             .candidates
             .iter()
             .map(|contender| {

@@ -26,16 +26,16 @@ impl PolicyRule for LeastLoaded {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        scene
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        input
             .candidates
             .iter()
             .map(|contender| {
-                let standing = &contender.state;
-                let in_flight = f64::from(standing.load.in_flight);
+                let state = &contender.state;
+                let in_flight = f64::from(state.load.in_flight);
                 let weight = contender.overlap.candidate.share();
                 CandidateCost {
-                    tie: standing.last_dispatch,
+                    tie: state.last_dispatch,
                     terms: Terms::new(&["in_flight", "weight"], [in_flight, weight]),
                     ..CandidateCost::of(in_flight / weight)
                 }

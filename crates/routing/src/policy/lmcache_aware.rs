@@ -24,9 +24,9 @@ pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     rule: |settings| Box::new(LmcacheAware::new(settings.lmcache.cache_weight)),
 };
 
-/// The label ([`crate::Decision::label`]) of a request placed by its longest prefix match.
+/// The label ([`crate::Decision::label`]) of a request routed by its longest prefix match.
 pub const LMCACHE_PREFIX: &str = "lmcache_prefix";
-/// The label of a request placed by cache size.
+/// The label of a request routed by cache size.
 const BY_OCCUPANCY: &str = "lmcache_occupancy";
 
 #[derive(Debug)]
@@ -52,15 +52,15 @@ impl PolicyRule for LmcacheAware {
     }
 
     /// Returns whether the controller has figures for any candidate.
-    fn decides(&self, scene: &PolicyInput<'_>) -> bool {
-        let said =
+    fn decides(&self, input: &PolicyInput<'_>) -> bool {
+        let has_answer =
             |contender: &PolicyCandidate<'_>| keys(contender).is_some() || matched(contender) > 0;
-        scene.overlap_weight > 0.0 && scene.candidates.iter().any(said)
+        input.overlap_weight > 0.0 && input.candidates.iter().any(has_answer)
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let most = |of: fn(&PolicyCandidate<'_>) -> u64| {
-            scene.candidates.iter().map(of).max().unwrap_or(0)
+            input.candidates.iter().map(of).max().unwrap_or(0)
         };
         let longest = most(|contender| matched(contender).into());
         let (most_keys, most_load) = (
@@ -99,7 +99,7 @@ impl PolicyRule for LmcacheAware {
                 ..CandidateCost::of(1.0 - score)
             }
         };
-        scene.candidates.iter().map(price).collect()
+        input.candidates.iter().map(price).collect()
     }
 }
 

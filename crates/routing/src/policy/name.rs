@@ -34,10 +34,11 @@ impl Policy {
         self.definition().facts.contains(&fact)
     }
 
-    /// Returns whether a request for this policy was placed by the rule of `ruling` as a fallback.
-    pub(crate) fn fell_back_to(self, ruling: Self) -> bool {
-        ruling != self
-            && !(self == Self::Continuum && matches!(ruling, Self::Composite | Self::PrefixHash))
+    /// Returns whether the rule of `deciding_policy` was the fallback for a request of this policy.
+    pub(crate) fn fell_back_to(self, deciding_policy: Self) -> bool {
+        deciding_policy != self
+            && !(self == Self::Continuum
+                && matches!(deciding_policy, Self::Composite | Self::PrefixHash))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Two samples are enough to keep a herd from one target, and unlike `least_loaded`, several
 //! routers without knowledge of each other's load do not all choose the same one. Of equals the one
-//! drawn first wins. Weights do not count.
+//! picked first wins. Weights do not count.
 //!
 //! Cost: 0 for the winner, 1 for the other sample, 2 for the rest. Terms: `in_flight`.
 
@@ -27,15 +27,15 @@ impl PolicyRule for PowerOfTwo {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let in_flight = |i: usize| scene.candidates[i].state.load.in_flight;
-        let mut prices: Vec<CandidateCost> = (0..scene.candidates.len())
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let in_flight = |i: usize| input.candidates[i].state.load.in_flight;
+        let mut prices: Vec<CandidateCost> = (0..input.candidates.len())
             .map(|i| CandidateCost {
                 terms: Terms::new(&["in_flight"], [f64::from(in_flight(i))]),
                 ..CandidateCost::of(2.0)
             })
             .collect();
-        let (first, second) = two(scene.random, prices.len());
+        let (first, second) = two(input.random, prices.len());
         let (taker, other) = if in_flight(second) < in_flight(first) {
             (second, first)
         } else {
@@ -47,11 +47,11 @@ impl PolicyRule for PowerOfTwo {
     }
 }
 
-/// Returns two different places below `count`, all pairs equally likely; the only place twice if
+/// Returns two different indices below `count`, all pairs equally likely; the only index twice if
 /// there is no other.
 fn two(random: u64, count: usize) -> (usize, usize) {
-    let below = |drawn: u64, count: usize| {
-        usize::try_from(drawn % count.max(1) as u64)
+    let below = |random: u64, count: usize| {
+        usize::try_from(random % count.max(1) as u64)
             .expect("a remainder is smaller than a count of things in memory")
     };
     let first = below(random_for(random, 0), count);
@@ -68,15 +68,15 @@ mod tests {
 
     #[test]
     fn every_pair_is_equally_likely_and_never_one_target_twice() {
-        let mut drawn = [[0u32; 4]; 4];
+        let mut pairs = [[0u32; 4]; 4];
         for random in 0..12_000 {
             let (first, second) = two(random, 4);
-            drawn[first][second] += 1;
+            pairs[first][second] += 1;
         }
-        for (first, row) in drawn.iter().enumerate() {
+        for (first, row) in pairs.iter().enumerate() {
             for (second, count) in row.iter().enumerate() {
                 let expected = if first == second { 0..1 } else { 850..1150 };
-                assert!(expected.contains(count), "{drawn:?}");
+                assert!(expected.contains(count), "{pairs:?}");
             }
         }
         assert_eq!(two(7, 1), (0, 0));

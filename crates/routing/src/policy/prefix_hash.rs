@@ -35,7 +35,7 @@ pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     rule: |settings| Box::new(PrefixHash::new(settings.ring())),
 };
 
-/// The labels of requests placed on the key's owner, and on another target because the owner was
+/// The labels of requests routed to the key's owner, and on another target because the owner was
 /// full.
 const OWNER: &str = "prefix_hash";
 const OVERFLOW: &str = "overflow";
@@ -60,20 +60,20 @@ impl PolicyRule for PrefixHash {
         CostUnit::Rank
     }
 
-    fn decides(&self, scene: &PolicyInput<'_>) -> bool {
-        scene.affinity.prefix_key.is_some()
+    fn decides(&self, input: &PolicyInput<'_>) -> bool {
+        input.affinity.prefix_key.is_some()
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let in_flight = |i: usize| scene.candidates[i].state.load.in_flight;
-        let all = (0..scene.candidates.len())
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let in_flight = |i: usize| input.candidates[i].state.load.in_flight;
+        let all = (0..input.candidates.len())
             .map(|i| u64::from(in_flight(i)))
             .sum();
-        let cap = self.load_factor.cap(all, scene.candidates.len());
-        let ring = self.rings.around(&scene.candidates);
-        // Another policy decides for requests without a key; a random place avoids flooding one
+        let cap = self.load_factor.cap(all, input.candidates.len());
+        let ring = self.rings.around(&input.candidates);
+        // Another policy decides for requests without a key; a random target avoids flooding one
         // target.
-        let mut walk = ring.clockwise(scene.affinity.prefix().unwrap_or(scene.random));
+        let mut walk = ring.clockwise(input.affinity.prefix().unwrap_or(input.random));
         let owner = walk.next().unwrap_or(0);
         let taker = iter::once(owner)
             .chain(walk)
@@ -93,7 +93,7 @@ impl PolicyRule for PrefixHash {
             ),
             ..CandidateCost::of(f64::from(u8::from(i != taker)))
         };
-        (0..scene.candidates.len()).map(price).collect()
+        (0..input.candidates.len()).map(price).collect()
     }
 
     fn forget(&mut self, worker: WorkerId) {

@@ -19,19 +19,19 @@ impl PrefixMemoryHint {
     }
 
     /// Returns the preferred candidate: of several ranks of the worker the one with the fewest in
-    /// flight. `None`: there is no hint, or no room.
-    pub(super) fn preferred(self, scene: &PolicyInput<'_>) -> Option<usize> {
-        let worker = scene
+    /// flight. `None`: there is no hint, or no capacity.
+    pub(super) fn preferred(self, input: &PolicyInput<'_>) -> Option<usize> {
+        let worker = input
             .affinity
             .served_by
-            .filter(|_| scene.overlap_weight > 0.0)?;
-        let in_flight = |i: &usize| scene.candidates[*i].state.load.in_flight;
-        let all = || 0..scene.candidates.len();
+            .filter(|_| input.overlap_weight > 0.0)?;
+        let in_flight = |i: &usize| input.candidates[*i].state.load.in_flight;
+        let all = || 0..input.candidates.len();
         let cap = self.load_factor.cap(
             all().map(|i| u64::from(in_flight(&i))).sum(),
-            scene.candidates.len(),
+            input.candidates.len(),
         );
-        let ranks = all().filter(|i| scene.candidates[*i].target().worker == worker);
+        let ranks = all().filter(|i| input.candidates[*i].target().worker == worker);
         ranks
             .min_by_key(in_flight)
             .filter(|i| u64::from(in_flight(i)) < cap)

@@ -1,12 +1,12 @@
 //! `random`: any target, with a probability in proportion to its weight.
 //!
-//! Cost: the place in a random order: of the targets still to be placed, each one is next with a
+//! Cost: the rank in a random order: of the targets that have no rank yet, each one is next with a
 //! probability of its `workers[].weight` over the sum of their weights. Terms: none.
 
 use settings::word;
 
 use super::{
-    cost::{CandidateCost, CostUnit, by_place, random_for, unit},
+    cost::{CandidateCost, CostUnit, by_rank, random_for, unit},
     rule::{PolicyDefinition, PolicyInput, PolicyRule},
 };
 
@@ -24,23 +24,23 @@ impl PolicyRule for Random {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
         // Each candidate gets an exponentially distributed time with its weight as rate: the order
         // of the times is then by weight.
-        let mut line: Vec<(f64, u64, usize)> = scene
+        let mut ranking: Vec<(f64, u64, usize)> = input
             .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| {
-                let drawn = random_for(scene.random, i);
+                let random = random_for(input.random, i);
                 (
-                    -(-unit(drawn)).ln_1p() / contender.overlap.candidate.share(),
-                    drawn,
+                    -(-unit(random)).ln_1p() / contender.overlap.candidate.share(),
+                    random,
                     i,
                 )
             })
             .collect();
-        line.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        by_place(line.into_iter().map(|(_, _, i)| i))
+        ranking.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        by_rank(ranking.into_iter().map(|(_, _, i)| i))
     }
 }

@@ -1,20 +1,20 @@
-//! `rendezvous_hash`: places a session on the target with the highest hash score, whatever the
+//! `rendezvous_hash`: routes a session to the target with the highest hash score, whatever the
 //! load.
 //!
 //! Each target's hash is the XXH3, with the configured seed, of the key's eight bytes (most
 //! significant first) and `NAME/RANK`. As a fraction `u` it gives the score `weight / -ln(1 - u)`,
 //! and the highest score wins: a target gets keys in proportion to its `workers[].weight`, and a
-//! target that leaves moves only its own keys. A request without a session is placed by its prefix
+//! target that leaves moves only its own keys. A request without a session is routed by its prefix
 //! key, one without either at random.
 //!
-//! Cost: the place in the order of scores: the second target would own the key without the first.
+//! Cost: the rank in the order of scores: the second target would own the key without the first.
 //! Terms: none.
 
 use settings::word;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
-    cost::{CandidateCost, CostUnit, by_place, unit},
+    cost::{CandidateCost, CostUnit, by_rank, unit},
     ring::identity,
     rule::{PolicyCandidate, PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
@@ -38,7 +38,7 @@ impl RendezvousHash {
         }
     }
 
-    fn draw(&self, key: u64, contender: &PolicyCandidate<'_>) -> u64 {
+    fn random_of(&self, key: u64, contender: &PolicyCandidate<'_>) -> u64 {
         let candidate = contender.overlap.candidate;
         let mut bytes = key.to_be_bytes().to_vec();
         bytes.extend_from_slice(identity(&candidate.name, candidate.target).as_bytes());
@@ -51,23 +51,23 @@ impl PolicyRule for RendezvousHash {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let key = scene.affinity.session().unwrap_or(scene.random);
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let key = input.affinity.session().unwrap_or(input.random);
         // Sorts by the inverse of the score, lowest first, which avoids a division by zero.
-        let mut line: Vec<(f64, u64, usize)> = scene
+        let mut ranking: Vec<(f64, u64, usize)> = input
             .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| {
-                let drawn = self.draw(key, contender);
+                let random = self.random_of(key, contender);
                 (
-                    -(-unit(drawn)).ln_1p() / contender.overlap.candidate.share(),
-                    drawn,
+                    -(-unit(random)).ln_1p() / contender.overlap.candidate.share(),
+                    random,
                     i,
                 )
             })
             .collect();
-        line.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        by_place(line.into_iter().map(|(_, _, i)| i))
+        ranking.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        by_rank(ranking.into_iter().map(|(_, _, i)| i))
     }
 }

@@ -1,7 +1,7 @@
 //! A ring of hashed points: stable owners of keys while targets come and go.
 //!
 //! Every target has a number of points on the circle of all `u64`: the 64-bit XXH3, with the
-//! configured seed, of the bytes `NAME/RANK#i`, `i` from 0, numbers in decimal. A key is a place on
+//! configured seed, of the bytes `NAME/RANK#i`, `i` from 0, numbers in decimal. A key is a position on
 //! the circle and belongs to the target of the first point at or after it, with wrap-around.
 //!
 //! **Invariant**: the owner of a key depends on names, ranks, number of points and seed alone, so
@@ -49,46 +49,45 @@ impl RingCache {
 
     /// Returns the ring for `contenders`, built unless it is cached.
     pub(super) fn around(&self, contenders: &[PolicyCandidate<'_>]) -> RingWalk {
-        let mut line: Vec<usize> = (0..contenders.len()).collect();
-        line.sort_unstable_by_key(|i| contenders[*i].target());
-        line.dedup_by_key(|i| contenders[*i].target());
-        if line.len() < 2 {
+        let mut sorted: Vec<usize> = (0..contenders.len()).collect();
+        sorted.sort_unstable_by_key(|i| contenders[*i].target());
+        sorted.dedup_by_key(|i| contenders[*i].target());
+        if sorted.len() < 2 {
             // A single candidate needs no cached ring: pinned requests must not evict the rings of
             // whole fleets.
-            let ring = Arc::new(HashRing::build(contenders, &line, 1, self.seed));
+            let ring = Arc::new(HashRing::build(contenders, &sorted, 1, self.seed));
             return RingWalk {
                 ring,
-                candidates: line.into_iter().map(Some).collect(),
+                candidates: sorted.into_iter().map(Some).collect(),
             };
         }
-        let mut kept = self.rings.borrow_mut();
-        let known = kept
-            .iter()
-            .enumerate()
-            .find_map(|(place, ring)| Some((place, ring.seats(contenders, &line)?)));
-        if let Some((place, seats)) = known {
-            kept[..=place].rotate_right(1);
+        let mut cached = self.rings.borrow_mut();
+        let known = cached.iter().enumerate().find_map(|(position, ring)| {
+            Some((position, ring.member_candidates(contenders, &sorted)?))
+        });
+        if let Some((position, member_candidates)) = known {
+            cached[..=position].rotate_right(1);
             return RingWalk {
-                ring: Arc::clone(&kept[0]),
-                candidates: seats,
+                ring: Arc::clone(&cached[0]),
+                candidates: member_candidates,
             };
         }
         let ring = Arc::new(HashRing::build(
             contenders,
-            &line,
+            &sorted,
             self.virtual_nodes,
             self.seed,
         ));
-        kept.insert(0, Arc::clone(&ring));
-        kept.truncate(MOST_RINGS);
-        while kept.len() > 1
-            && kept.iter().map(|ring| ring.points.len()).sum::<usize>() > MOST_POINTS
+        cached.insert(0, Arc::clone(&ring));
+        cached.truncate(MOST_RINGS);
+        while cached.len() > 1
+            && cached.iter().map(|ring| ring.points.len()).sum::<usize>() > MOST_POINTS
         {
-            kept.pop();
+            cached.pop();
         }
         RingWalk {
             ring,
-            candidates: line.into_iter().map(Some).collect(),
+            candidates: sorted.into_iter().map(Some).collect(),
         }
     }
 
@@ -114,10 +113,11 @@ impl RingWalk {
     /// Returns candidates by their points, once round from `key` on; each as often as it has
     /// points.
     pub(super) fn clockwise(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
-        let (before, from) = self
-            .ring
-            .points
-            .split_at(self.ring.points.partition_point(|point| point.place < key));
+        let (before, from) = self.ring.points.split_at(
+            self.ring
+                .points
+                .partition_point(|point| point.position < key),
+        );
         from.iter()
             .chain(before)
             .filter_map(|point| self.candidates[point.member])
@@ -129,7 +129,7 @@ impl RingWalk {
 struct HashRing {
     /// Sorted by target, each once.
     members: Vec<RingMember>,
-    /// Sorted by place.
+    /// Sorted by position.
     points: Vec<RingPoint>,
 }
 
@@ -141,15 +141,15 @@ struct RingMember {
 
 #[derive(Clone, Copy, Debug)]
 struct RingPoint {
-    place: u64,
+    position: u64,
     member: usize,
 }
 
 impl HashRing {
-    /// Builds a ring; `line` is the order of the candidates by target.
+    /// Builds a ring; `sorted` has the candidates in the order of their targets.
     fn build(
         contenders: &[PolicyCandidate<'_>],
-        line: &[usize],
+        sorted: &[usize],
         virtual_nodes: u32,
         seed: u64,
     ) -> Self {
@@ -157,53 +157,64 @@ impl HashRing {
             target: contenders[*i].target(),
             name: Arc::clone(&contenders[*i].overlap.candidate.name),
         };
-        let members: Vec<RingMember> = line.iter().map(member).collect();
+        let members: Vec<RingMember> = sorted.iter().map(member).collect();
         let mut points: Vec<RingPoint> = members
             .iter()
             .enumerate()
             .flat_map(|(i, member)| {
-                places(member, virtual_nodes, seed).map(move |place| RingPoint { place, member: i })
+                point_positions(member, virtual_nodes, seed).map(move |position| RingPoint {
+                    position,
+                    member: i,
+                })
             })
             .collect();
-        // Two points in one place are ordered by name too: ids of workers change with a restart.
+        // Two points at one position are ordered by name too: ids of workers change with a restart.
         let named = |point: &RingPoint| {
             (
                 &members[point.member].name,
                 members[point.member].target.rank,
             )
         };
-        points.sort_unstable_by(|a, b| a.place.cmp(&b.place).then_with(|| named(a).cmp(&named(b))));
+        points.sort_unstable_by(|a, b| {
+            a.position
+                .cmp(&b.position)
+                .then_with(|| named(a).cmp(&named(b)))
+        });
         Self { members, points }
     }
 
     /// Returns the index of each member among `contenders`; `None` if the ring does not fit them.
-    fn seats(
+    fn member_candidates(
         &self,
         contenders: &[PolicyCandidate<'_>],
-        line: &[usize],
+        sorted: &[usize],
     ) -> Option<Vec<Option<usize>>> {
-        if line.len() > self.members.len()
-            || line.len().saturating_mul(SERVES_ONE_IN) < self.members.len()
+        if sorted.len() > self.members.len()
+            || sorted.len().saturating_mul(SERVES_ONE_IN) < self.members.len()
         {
             return None;
         }
-        let mut seats = vec![None; self.members.len()];
+        let mut member_candidates = vec![None; self.members.len()];
         let mut members = self.members.iter().enumerate();
-        for i in line {
-            let (place, member) =
+        for i in sorted {
+            let (position, member) =
                 members.find(|(_, member)| member.target >= contenders[*i].target())?;
             if member.target != contenders[*i].target()
                 || member.name != contenders[*i].overlap.candidate.name
             {
                 return None;
             }
-            seats[place] = Some(*i);
+            member_candidates[position] = Some(*i);
         }
-        Some(seats)
+        Some(member_candidates)
     }
 }
 
-fn places(member: &RingMember, virtual_nodes: u32, seed: u64) -> impl Iterator<Item = u64> {
+fn point_positions(
+    member: &RingMember,
+    virtual_nodes: u32,
+    seed: u64,
+) -> impl Iterator<Item = u64> {
     let mut text = identity(&member.name, member.target);
     let identity = text.len();
     let mut numbers = 0..virtual_nodes;
@@ -280,7 +291,7 @@ mod tests {
         contenders[owner].target().worker.0
     }
 
-    fn kept(rings: &RingCache) -> Vec<usize> {
+    fn cached(rings: &RingCache) -> Vec<usize> {
         rings
             .rings
             .borrow()
@@ -296,7 +307,7 @@ mod tests {
         for key in 0..20 {
             owner(&rings, &[3, 1, 2], key << 59);
         }
-        assert_eq!(kept(&rings), [3]);
+        assert_eq!(cached(&rings), [3]);
         let ring = Arc::clone(&rings.rings.borrow()[0]);
         for member in 0..3 {
             assert_eq!(
@@ -310,7 +321,7 @@ mod tests {
         assert!(
             ring.points
                 .windows(2)
-                .all(|pair| pair[0].place < pair[1].place)
+                .all(|pair| pair[0].position < pair[1].position)
         );
     }
 
@@ -320,10 +331,10 @@ mod tests {
         owner(&rings, &[1, 2, 3, 4, 5, 6], 1);
         assert_ne!(owner(&rings, &[1, 2, 3], 1), 4);
         assert_eq!(owner(&rings, &[5], 1), 5);
-        assert_eq!(kept(&rings), [6]);
+        assert_eq!(cached(&rings), [6]);
         owner(&rings, &[1, 2], 1);
         owner(&rings, &[1, 7], 1);
-        assert_eq!(kept(&rings), [2, 2, 6]);
+        assert_eq!(cached(&rings), [2, 2, 6]);
     }
 
     #[test]
@@ -335,7 +346,7 @@ mod tests {
             owner(&rings, &[1, 2, 3], 1);
         }
         assert_eq!(rings.rings.borrow().len(), MOST_RINGS);
-        assert_eq!(kept(&rings)[0], 3, "a ring in use stays");
+        assert_eq!(cached(&rings)[0], 3, "a ring in use stays");
         assert_eq!(
             rings.rings.borrow()[1].members[0].target.worker,
             WorkerId(1990)
@@ -351,13 +362,13 @@ mod tests {
             owner(&rings, &fleet(first), 1);
         }
         assert_eq!(
-            kept(&rings).iter().sum::<usize>() * points,
+            cached(&rings).iter().sum::<usize>() * points,
             2 * 150 * points
         );
         assert!(2 * 150 * points <= MOST_POINTS);
         let large: Vec<u32> = (5000..5450).collect();
         owner(&rings, &large, 1);
-        assert_eq!(kept(&rings), [450]);
+        assert_eq!(cached(&rings), [450]);
     }
 
     #[test]
@@ -366,7 +377,7 @@ mod tests {
         owner(&rings, &[1, 2], 1);
         owner(&rings, &[3, 4], 1);
         rings.forget(WorkerId(2));
-        assert_eq!(kept(&rings), [2]);
+        assert_eq!(cached(&rings), [2]);
         assert_eq!(
             rings.rings.borrow()[0].members[0].target.worker,
             WorkerId(3)

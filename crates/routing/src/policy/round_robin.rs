@@ -3,7 +3,7 @@
 //! The target whose last turn is the oldest is next, per model: a target that is excluded for a
 //! while loses its turns and does not affect the others, and a new one is next.
 //!
-//! Cost: the place in the order, 0 is next. Terms: none.
+//! Cost: the rank in the order, 0 is next. Terms: none.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use kv_blocks::{Target, WorkerId};
 use settings::word;
 
 use super::{
-    cost::{CandidateCost, CostUnit, by_place},
+    cost::{CandidateCost, CostUnit, by_rank},
     rule::{PolicyCandidate, PolicyDefinition, PolicyInput, PolicyRule},
 };
 
@@ -36,12 +36,12 @@ impl PolicyRule for RoundRobin {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let turns = scene.candidates.first().and_then(|first| {
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let turns = input.candidates.first().and_then(|first| {
             self.last_turns
                 .get(&first.overlap.candidate.namespace.model)
         });
-        let mut line: Vec<(u64, Target, usize)> = scene
+        let mut ranking: Vec<(u64, Target, usize)> = input
             .candidates
             .iter()
             .enumerate()
@@ -54,11 +54,11 @@ impl PolicyRule for RoundRobin {
                 (turn, target, i)
             })
             .collect();
-        line.sort_unstable();
-        by_place(line.into_iter().map(|(_, _, i)| i))
+        ranking.sort_unstable();
+        by_rank(ranking.into_iter().map(|(_, _, i)| i))
     }
 
-    fn chosen(&mut self, _scene: &PolicyInput<'_>, winner: &PolicyCandidate<'_>) {
+    fn chosen(&mut self, _input: &PolicyInput<'_>, winner: &PolicyCandidate<'_>) {
         self.turn += 1;
         let model = &winner.overlap.candidate.namespace.model;
         if self.last_turns.len() >= MOST_MODELS && !self.last_turns.contains_key(model) {

@@ -20,7 +20,7 @@ use crate::{
 pub(super) struct PolicyDefinition {
     /// The name that users write, and its other spellings.
     pub(super) name: WordChoice,
-    /// The facts that the policy uses of those that not every policy does.
+    /// The optional facts that the policy uses.
     pub(super) facts: &'static [PolicyFact],
     /// Creates the rule.
     pub(super) rule: fn(&RoutingSettings) -> Box<dyn PolicyRule>,
@@ -43,7 +43,7 @@ pub(crate) enum PolicyFact {
     Health,
 }
 
-/// Declares [`Policy`](super::Policy): a line for each policy, with its place in
+/// Declares [`Policy`](super::Policy): a line for each policy, with its index in
 /// [`Policy::ALL`](super::Policy::ALL) and the module with its `DEFINITION`.
 macro_rules! policies {
     ($(
@@ -60,7 +60,7 @@ macro_rules! policies {
             /// Words of the configuration.
             pub const WORDS: &'static [settings::WordChoice] = &[$($module::DEFINITION.name),+];
 
-            /// Every policy. The compiler refuses places that are equal or leave one out.
+            /// Every policy. The compiler refuses indices that are equal or leave one out.
             pub const ALL: [Self; Self::WORDS.len()] = {
                 let listed = [$(Self::$Policy),+];
                 let (mut all, mut i) = (listed, 0);
@@ -88,7 +88,7 @@ pub(crate) trait PolicyRule: Debug + Send {
     fn unit(&self) -> CostUnit;
 
     /// Returns whether the request has what the rule decides by; if not, another policy decides.
-    fn decides(&self, _scene: &PolicyInput<'_>) -> bool {
+    fn decides(&self, _input: &PolicyInput<'_>) -> bool {
         true
     }
 
@@ -98,16 +98,16 @@ pub(crate) trait PolicyRule: Debug + Send {
     }
 
     /// Returns one cost per candidate, in their order.
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost>;
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost>;
 
     /// Records that the policy's own choice was taken.
-    fn chosen(&mut self, _scene: &PolicyInput<'_>, _winner: &PolicyCandidate<'_>) {}
+    fn chosen(&mut self, _input: &PolicyInput<'_>, _winner: &PolicyCandidate<'_>) {}
 
     /// Drops the state of a removed worker.
     fn forget(&mut self, _worker: WorkerId) {}
 }
 
-/// One rule per policy, with its memory, by the policy's place in [`Policy::ALL`].
+/// One rule per policy, with its memory, by the policy's index in [`Policy::ALL`].
 #[derive(Debug)]
 pub(crate) struct PolicyRules([Box<dyn PolicyRule>; Policy::ALL.len()]);
 
@@ -130,16 +130,16 @@ impl PolicyRules {
         &self,
         policy: Policy,
         settings: &RoutingSettings,
-        scene: &PolicyInput<'_>,
+        input: &PolicyInput<'_>,
     ) -> Policy {
-        let decides = |policy: Policy| self.of(policy).decides(scene);
+        let decides = |policy: Policy| self.of(policy).decides(input);
         let fallback = match settings.fallback {
             Policy::PrefixHash | Policy::Composite | Policy::Continuum => Policy::LeastLoaded,
             fallback => fallback,
         };
         match policy {
             // Its score uses streams of prefixes only.
-            Policy::Continuum if scene.prefix_holders.is_some() && decides(Policy::Composite) => {
+            Policy::Continuum if input.prefix_holders.is_some() && decides(Policy::Composite) => {
                 Policy::Composite
             }
             Policy::Continuum if settings.prefix_routing.enabled && decides(Policy::PrefixHash) => {

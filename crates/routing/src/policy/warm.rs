@@ -73,16 +73,16 @@ const SHARE_MOST: f64 = 4.0;
 /// had 1.2 to 1.5 times the mean TTFT with 8 and 16 engines.
 const SHARE_VOLUME: f64 = 2.5;
 /// Share of a target's mean backlog that counts against a prompt that is mostly cold there: the
-/// prompt has no home yet, and requests that return to that target will wait behind it.
-const HOME_SHARE: f64 = 0.2;
+/// prompt is cached nowhere yet, and requests that return to that target will wait behind it.
+const COLD_BACKLOG_SHARE: f64 = 0.2;
 /// A target may have this many requests, or this multiple of the mean, before its load alone counts
 /// against it: a guard against herds, not a balance. On public traces a bound of 16 cost half again
 /// the mean TTFT near saturation, where counts are naturally uneven; this one changes nothing.
-const HELD_FREELY: f64 = 64.0;
-const HELD_OVER_MEAN: f64 = 1.5;
+const FREE_REQUESTS: f64 = 64.0;
+const REQUESTS_OVER_MEAN: f64 = 1.5;
 /// How fast that cost grows: at a quarter above the bound it outweighs computing the prompt
 /// elsewhere.
-const HELD_GAIN: f64 = 4.0;
+const EXCESS_GAIN: f64 = 4.0;
 /// Time to load a token from a tier, as a share of the time to compute it.
 const RELOAD_HOST: f64 = 0.05;
 const RELOAD_DISK: f64 = 0.4;
@@ -97,12 +97,12 @@ impl PolicyRule for Warm {
         true
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let fleet = FleetTotals::of(scene);
-        scene
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let fleet = FleetTotals::of(input);
+        input
             .candidates
             .iter()
-            .map(|contender| price(scene, contender, &fleet))
+            .map(|contender| price(input, contender, &fleet))
             .collect()
     }
 }
@@ -116,14 +116,14 @@ struct FleetTotals {
     cold_tokens: f64,
     cold_s: f64,
     /// Most requests of a target without extra cost.
-    holds: f64,
+    allowed_requests: f64,
 }
 
 impl FleetTotals {
-    fn of(scene: &PolicyInput<'_>) -> Self {
-        let count = scene.candidates.len().max(1) as f64;
+    fn of(input: &PolicyInput<'_>) -> Self {
+        let count = input.candidates.len().max(1) as f64;
         let sum =
-            |part: fn(&PolicyCandidate<'_>) -> f64| scene.candidates.iter().map(part).sum::<f64>();
+            |part: fn(&PolicyCandidate<'_>) -> f64| input.candidates.iter().map(part).sum::<f64>();
         let work_ms = sum(|contender| contender.state.work_ms);
         let utilisation = (work_ms / (WORK_MEMORY_MS * count)).min(UTILISATION_MOST);
         let in_flight = sum(|contender| f64::from(contender.state.load.in_flight));
@@ -132,20 +132,20 @@ impl FleetTotals {
                 .min(OTHERS_MOST),
             cold_tokens: sum(|contender| contender.state.cold_tokens),
             cold_s: sum(cold_s) / count,
-            holds: (HELD_OVER_MEAN * (in_flight + 1.0) / count).max(HELD_FREELY),
+            allowed_requests: (REQUESTS_OVER_MEAN * (in_flight + 1.0) / count).max(FREE_REQUESTS),
         }
     }
 }
 
 fn price(
-    scene: &PolicyInput<'_>,
+    input: &PolicyInput<'_>,
     contender: &PolicyCandidate<'_>,
     fleet: &FleetTotals,
 ) -> CandidateCost {
-    let (surveyed, standing) = (&contender.overlap, &contender.state);
-    let (rates, load) = (&standing.rates, &standing.load);
-    let prompt = f64::from(scene.prompt_tokens);
-    let output = scene.expected_output_tokens;
+    let (surveyed, state) = (&contender.overlap, &contender.state);
+    let (rates, load) = (&state.rates, &state.load);
+    let prompt = f64::from(input.prompt_tokens);
+    let output = input.expected_output_tokens;
 
     let uncached = f64::from(surveyed.uncached_tokens);
     let prefill = rates.prefill_ms((prompt - uncached).max(0.0), uncached);
@@ -156,27 +156,27 @@ fn price(
             + RELOAD_DISK * f64::from(warm.disk)
             + RELOAD_REMOTE * f64::from(warm.remote),
     );
-    let step = rates.step_ms(load.decode_sequences, standing.decode_tokens);
-    let interleave = standing.interleave_ms(surveyed.uncached_tokens);
-    let ttft = rates.overhead_ms + standing.backlog_ms + prefill + reload + interleave;
+    let step = rates.step_ms(load.decode_sequences, state.decode_tokens);
+    let interleave = state.interleave_ms(surveyed.uncached_tokens);
+    let ttft = rates.overhead_ms + state.backlog_ms + prefill + reload + interleave;
 
     let others = fleet.others * prefill;
     let joining = rates.decode_ms_per_sequence * (1.0 + prompt / CONTEXT_TOKENS_PER_SEQUENCE);
     let slowdown = DECODE_SHARE * output * (step + f64::from(load.decode_sequences) * joining);
     let eviction = eviction_ms(contender, output);
-    let weight = scene.overlap_weight;
+    let weight = input.overlap_weight;
     let spread = weight * share(contender, fleet, prompt) * prefill
-        + held(contender, fleet) * rates.prefill_ms(0.0, prompt);
+        + excess_weight(contender, fleet) * rates.prefill_ms(0.0, prompt);
 
-    let home = if 2.0 * uncached > prompt {
-        HOME_SHARE * standing.mean_backlog_ms
+    let cold_backlog = if 2.0 * uncached > prompt {
+        COLD_BACKLOG_SHARE * state.mean_backlog_ms
     } else {
         0.0
     };
 
     let terms = [
         weight * prefill,
-        standing.backlog_ms,
+        state.backlog_ms,
         slowdown,
         weight * reload,
         eviction,
@@ -184,12 +184,12 @@ fn price(
         weight * others,
         interleave,
         rates.overhead_ms,
-        home,
+        cold_backlog,
     ];
     CandidateCost {
         predicted_ttft_ms: Some(ttft),
         // Of equals the target that was idle longest: the first requests of a day rotate.
-        tie: standing.last_dispatch,
+        tie: state.last_dispatch,
         terms: Terms::new(&TERMS, terms),
         ..CandidateCost::of(terms.iter().sum())
     }
@@ -222,7 +222,7 @@ fn share(contender: &PolicyCandidate<'_>, fleet: &FleetTotals, prompt: f64) -> f
 }
 
 /// Returns the weight on the whole prompt by how far the target exceeds its allowed requests.
-fn held(contender: &PolicyCandidate<'_>, fleet: &FleetTotals) -> f64 {
-    let over = (f64::from(contender.state.load.in_flight) + 1.0) / fleet.holds - 1.0;
-    HELD_GAIN * over.max(0.0) * (1.0 + fleet.others)
+fn excess_weight(contender: &PolicyCandidate<'_>, fleet: &FleetTotals) -> f64 {
+    let over = (f64::from(contender.state.load.in_flight) + 1.0) / fleet.allowed_requests - 1.0;
+    EXCESS_GAIN * over.max(0.0) * (1.0 + fleet.others)
 }

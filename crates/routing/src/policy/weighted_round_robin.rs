@@ -6,7 +6,7 @@
 //! weights 5, 1 and 1 give `a a b a c a a`, not five in a row. A target that is excluded for a
 //! while neither earns nor pays.
 //!
-//! Cost: the place in the order of credits, 0 is next. Terms: `credit` (this turn's earnings
+//! Cost: the rank in the order of credits, 0 is next. Terms: `credit` (this turn's earnings
 //! included), `weight`.
 
 use std::{collections::HashMap, sync::Arc};
@@ -15,7 +15,7 @@ use kv_blocks::{Target, WorkerId};
 use settings::word;
 
 use super::{
-    cost::{CandidateCost, CostUnit, Terms, by_place},
+    cost::{CandidateCost, CostUnit, Terms, by_rank},
     rule::{PolicyCandidate, PolicyDefinition, PolicyInput, PolicyRule},
 };
 
@@ -39,8 +39,8 @@ impl PolicyRule for WeightedRoundRobin {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        let credits = scene
+    fn price(&self, input: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let credits = input
             .candidates
             .first()
             .and_then(|first| self.credits.get(model(first)));
@@ -51,31 +51,31 @@ impl PolicyRule for WeightedRoundRobin {
                 .unwrap_or(0.0);
             before + weight(contender)
         };
-        let mut line: Vec<(f64, Target, usize)> = scene
+        let mut ranking: Vec<(f64, Target, usize)> = input
             .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| (earned(contender), contender.target(), i))
             .collect();
-        line.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let mut prices = by_place(line.iter().map(|(_, _, i)| *i));
-        for (credit, _, i) in line {
+        ranking.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut prices = by_rank(ranking.iter().map(|(_, _, i)| *i));
+        for (credit, _, i) in ranking {
             prices[i].terms = Terms::new(
                 &["credit", "weight"],
-                [credit, weight(&scene.candidates[i])],
+                [credit, weight(&input.candidates[i])],
             );
         }
         prices
     }
 
-    fn chosen(&mut self, scene: &PolicyInput<'_>, winner: &PolicyCandidate<'_>) {
+    fn chosen(&mut self, input: &PolicyInput<'_>, winner: &PolicyCandidate<'_>) {
         let model = model(winner);
         if self.credits.len() >= MOST_MODELS && !self.credits.contains_key(model) {
             self.credits.clear();
         }
         let credits = self.credits.entry(Arc::clone(model)).or_default();
         let mut earned = 0.0;
-        for contender in &scene.candidates {
+        for contender in &input.candidates {
             *credits.entry(contender.target()).or_insert(0.0) += weight(contender);
             earned += weight(contender);
         }

@@ -12,22 +12,22 @@ use std::{collections::BTreeSet, mem, ops::Bound, sync::Arc};
 
 use kv_blocks::{Moment, Target};
 
-use super::{OrderKey, QueuedRequest, TargetGate};
+use super::{OrderKey, QueuedRequest, TargetAvailability};
 use crate::Ticket;
 
 /// Most candidates priced in one pass, over all requests: the rest waits for the next pass. About
-/// half a millisecond of work, of which each hold of the lock does at most a
+/// half a millisecond of work, of which each critical section does at most a
 /// [`super::ReleaseBudget`].
 const PASS_PRICED: usize = 2048;
 
-/// The place of a request in its queue.
-pub(crate) type QueuePlace = (OrderKey, Ticket);
+/// The position of a request in its queue.
+pub(crate) type QueuePosition = (OrderKey, Ticket);
 
 /// Requests that wait for the same targets.
 #[derive(Debug)]
 pub(crate) struct CandidateQueue {
     pub(crate) targets: Arc<[Target]>,
-    order: BTreeSet<QueuePlace>,
+    order: BTreeSet<QueuePosition>,
     due: BTreeSet<(Moment, Ticket)>,
     /// Time of the next pass if no event comes before.
     pub(super) look_at: Option<Moment>,
@@ -35,8 +35,8 @@ pub(crate) struct CandidateQueue {
     opened: BTreeSet<Target>,
     /// Open targets that no request of the last pass could use.
     declined: BTreeSet<Target>,
-    /// The place at which the pass continues.
-    cursor: Option<QueuePlace>,
+    /// The position at which the pass continues.
+    cursor: Option<QueuePosition>,
     /// Candidates priced in this pass.
     priced: usize,
     /// The last request whose estimate was refreshed outside the passes.
@@ -114,7 +114,7 @@ impl CandidateQueue {
         self.ignoring_backlog -= usize::from(!request.minds_backlog);
     }
 
-    /// Moves a request to another place. If the place is before the cursor, the request is tried
+    /// Moves a request to another position. If it is before the cursor, the request is tried
     /// next.
     pub(super) fn reposition(&mut self, ticket: Ticket, from: Option<OrderKey>, to: OrderKey) {
         if let Some(from) = from {
@@ -199,29 +199,33 @@ impl CandidateQueue {
 
     /// Finds the targets that are open now; returns whether the pass has any to offer. If it has
     /// none, it ends.
-    pub(super) fn start_or_resume_pass(&mut self, now: Moment, gate: &TargetGate<'_>) -> bool {
+    pub(super) fn start_or_resume_pass(
+        &mut self,
+        now: Moment,
+        availability: &TargetAvailability<'_>,
+    ) -> bool {
         if self.opened.is_empty() {
             let open = |target: &Target| {
-                gate.is_open(now, *target, self) && !self.declined.contains(target)
+                availability.is_available(now, *target, self) && !self.declined.contains(target)
             };
             let opened: BTreeSet<Target> = self.targets.iter().copied().filter(open).collect();
             (self.opened, self.cursor, self.priced) = (opened, None, 0);
         } else {
             let mut opened = mem::take(&mut self.opened);
-            opened.retain(|target| gate.is_open(now, *target, self));
+            opened.retain(|target| availability.is_available(now, *target, self));
             self.opened = opened;
         }
         if self.opened.is_empty() {
-            self.end_pass(now, gate);
+            self.end_pass(now, availability);
         }
         !self.opened.is_empty()
     }
 
     /// Returns the next requests of the pass, at most `most` but at least one if there is any, and
     /// advances the cursor.
-    pub(super) fn take_next(&mut self, most: usize) -> Vec<QueuePlace> {
+    pub(super) fn take_next(&mut self, most: usize) -> Vec<QueuePosition> {
         let from = self.cursor.map_or(Bound::Unbounded, Bound::Included);
-        let mut next: Vec<QueuePlace> = self
+        let mut next: Vec<QueuePosition> = self
             .order
             .range((from, Bound::Unbounded))
             .take(most.max(1) + 1)
@@ -242,13 +246,13 @@ impl CandidateQueue {
     }
 
     /// Ends a pass. Targets that are still open were of no use to any request.
-    pub(super) fn end_pass(&mut self, now: Moment, gate: &TargetGate<'_>) {
+    pub(super) fn end_pass(&mut self, now: Moment, availability: &TargetAvailability<'_>) {
         self.declined.extend(mem::take(&mut self.opened));
         (self.cursor, self.priced) = (None, 0);
         self.look_at = self
             .targets
             .iter()
-            .filter_map(|target| gate.opens_at(now, *target, self))
+            .filter_map(|target| availability.available_at(now, *target, self))
             .min();
     }
 

@@ -11,7 +11,7 @@ use std::{
 use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target};
 
-use super::{QueueId, TargetGate, candidate_queue::CandidateQueue};
+use super::{QueueId, TargetAvailability, candidate_queue::CandidateQueue};
 
 /// One queue for each set of targets.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ impl CandidateQueues {
     pub(super) fn queue_of(
         &mut self,
         now: Moment,
-        gate: TargetGate<'_>,
+        availability: TargetAvailability<'_>,
         targets: &Arc<[Target]>,
         offers_all: Option<Moment>,
     ) -> QueueId {
@@ -94,7 +94,7 @@ impl CandidateQueues {
         self.queues
             .insert(id, CandidateQueue::new(Arc::clone(targets)));
         self.change(id, |queue| {
-            queue.end_pass(now, &gate);
+            queue.end_pass(now, &availability);
             if let Some(then) = offers_all {
                 queue.open_all(then);
             }

@@ -4,7 +4,7 @@ use kv_blocks::Target;
 
 use super::{OrderTerms, QueuedJob, WaitBudget};
 
-/// A job that enters the queue, with its place.
+/// A job that enters the queue, with its rank.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
     pub(crate) job: QueuedJob,
@@ -17,7 +17,7 @@ pub(crate) struct QueueEntry {
     pub(crate) winner: Option<Target>,
 }
 
-/// Why a job waits, and the inputs of its place in the queue.
+/// Why a job waits, and the inputs of its rank in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitTerms {
     pub(crate) budget: WaitBudget,

@@ -13,11 +13,11 @@
 //! **Invariant**: entries and bytes are bounded, and a ticket leaves exactly once: released or
 //! cancelled.
 
+mod availability;
 mod candidate_queue;
 mod candidate_queues;
 mod candidate_set;
 mod entry;
-mod gate;
 mod order;
 mod pick;
 mod request;
@@ -28,15 +28,15 @@ use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 use kv_blocks::{Moment, Target};
 
 pub use self::settings::{QueueSettings, WaitBudget, WaitReason};
-use self::{candidate_queue::CandidateQueue, candidate_queues::CandidateQueues};
 pub(crate) use self::{
+    availability::TargetAvailability,
     candidate_set::{CandidateSet, CandidateSets, fingerprint, shared},
     entry::{QueueEntry, WaitTerms},
-    gate::TargetGate,
     order::{OrderKey, OrderTerms, engine_priority},
     pick::{RELEASE_BUDGET, ReleaseCandidate},
     request::{QueueId, QueuedJob, QueuedRequest},
 };
+use self::{candidate_queue::CandidateQueue, candidate_queues::CandidateQueues};
 use crate::Ticket;
 
 /// Longest delay before requests with changed candidates are offered to new targets. The change of
@@ -65,7 +65,7 @@ impl WaitQueue {
     }
 
     /// Returns whether one more request fits that retains this many bytes.
-    pub(crate) fn has_room(&self, settings: &QueueSettings, bytes: u64) -> bool {
+    pub(crate) fn has_capacity(&self, settings: &QueueSettings, bytes: u64) -> bool {
         self.requests.len() < settings.max_entries
             && self.bytes.saturating_add(bytes) <= settings.max_bytes
     }
@@ -80,12 +80,12 @@ impl WaitQueue {
         self.sets.alike(fingerprint)
     }
 
-    /// Adds a job; `None`: there is no room.
+    /// Adds a job; `None`: there is no capacity.
     pub(crate) fn push(
         &mut self,
         now: Moment,
         settings: &QueueSettings,
-        gate: TargetGate<'_>,
+        availability: TargetAvailability<'_>,
         entrant: QueueEntry,
     ) -> Option<Ticket> {
         let QueueEntry {
@@ -101,7 +101,7 @@ impl WaitQueue {
             .filter(|set| !self.sets.knows(set))
             .map(|set| set.bytes())
             .sum();
-        if !self.has_room(settings, bytes.saturating_add(lists)) {
+        if !self.has_capacity(settings, bytes.saturating_add(lists)) {
             return None;
         }
         self.tickets += 1;
@@ -109,7 +109,7 @@ impl WaitQueue {
         let key = terms.waiting_key(settings.ageing);
         let queue = self.queues.queue_of(
             now,
-            gate,
+            availability,
             &job.pool.set.targets,
             winner.is_none().then_some(now),
         );
@@ -125,24 +125,25 @@ impl WaitQueue {
             },
         );
         if let Some(winner) = winner {
-            self.queues
-                .change(queue, |queue| match gate.is_open(now, winner, queue) {
+            self.queues.change(queue, |queue| {
+                match availability.is_available(now, winner, queue) {
                     // A request inserted before the cursor is tried next as well.
                     true if queue.offers(winner) => {}
                     true => queue.open(now, winner),
-                    false => queue.open_at(winner, gate.opens_at(now, winner, queue)),
-                });
+                    false => queue.open_at(winner, availability.available_at(now, winner, queue)),
+                }
+            });
         }
         Some(ticket)
     }
 
-    /// Replaces the candidates of a queued request, which keeps its place. New targets are offered
+    /// Replaces the candidates of a queued request, which keeps its position. New targets are offered
     /// when no request waits for the old ones any more, after [`MOVE_TIME`] at the latest.
     /// `false`: it is not queued.
     pub(crate) fn replace(
         &mut self,
         now: Moment,
-        gate: TargetGate<'_>,
+        availability: TargetAvailability<'_>,
         ticket: Ticket,
         (job, until, minds_backlog): (QueuedJob, Moment, bool),
     ) -> bool {
@@ -157,7 +158,9 @@ impl WaitQueue {
         let targets = Arc::clone(&job.pool.set.targets);
         let all_moved = self.queues.get(request.queue).is_none();
         let offered = if all_moved { now } else { now + MOVE_TIME };
-        let queue = self.queues.queue_of(now, gate, &targets, Some(offered));
+        let queue = self
+            .queues
+            .queue_of(now, availability, &targets, Some(offered));
         (request.job, request.minds_backlog, request.queue) = (Arc::new(job), minds_backlog, queue);
         request.terms.until = until;
         self.enter(ticket, request);
@@ -166,7 +169,9 @@ impl WaitQueue {
             .filter(|target| before.binary_search(target).is_err());
         self.queues.change(queue, |queue| {
             for target in added {
-                if gate.is_open(now, *target, queue) && (all_moved || !queue.offers(*target)) {
+                if availability.is_available(now, *target, queue)
+                    && (all_moved || !queue.offers(*target))
+                {
                     queue.open(offered, *target);
                 }
             }
@@ -204,7 +209,7 @@ impl WaitQueue {
         }
     }
 
-    /// Records that no target has room for an overdue request: it starts when one has, or its
+    /// Records that no target has capacity for an overdue request: it starts when one has, or its
     /// caller cancels it.
     pub(crate) fn cannot_be_bound(&mut self, ticket: Ticket) {
         if let Some(request) = self.requests.get(&ticket) {
@@ -223,21 +228,36 @@ impl WaitQueue {
     }
 
     /// Records that work ended on `target`: changes only the queues to which it belongs.
-    pub(crate) fn target_changed(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
-        self.changed(now, target, gate, |_| true);
+    pub(crate) fn target_changed(
+        &mut self,
+        now: Moment,
+        target: Target,
+        availability: TargetAvailability<'_>,
+    ) {
+        self.changed(now, target, availability, |_| true);
     }
 
     /// Records that the share of the cache of `target` in use changed: changes only the queues with
     /// busy thresholds.
-    pub(crate) fn usage_changed(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
-        self.changed(now, target, gate, CandidateQueue::any_has_busy_threshold);
+    pub(crate) fn usage_changed(
+        &mut self,
+        now: Moment,
+        target: Target,
+        availability: TargetAvailability<'_>,
+    ) {
+        self.changed(
+            now,
+            target,
+            availability,
+            CandidateQueue::any_has_busy_threshold,
+        );
     }
 
     fn changed(
         &mut self,
         now: Moment,
         target: Target,
-        gate: TargetGate<'_>,
+        availability: TargetAvailability<'_>,
         minds: impl Fn(&CandidateQueue) -> bool,
     ) {
         for id in self.queues.ids_with(target) {
@@ -245,21 +265,26 @@ impl WaitQueue {
                 if !minds(queue) {
                     return;
                 }
-                if gate.is_open(now, target, queue) {
+                if availability.is_available(now, target, queue) {
                     queue.open(now, target);
                 } else {
-                    queue.open_at(target, gate.opens_at(now, target, queue));
+                    queue.open_at(target, availability.available_at(now, target, queue));
                 }
             });
         }
     }
 
     /// Records that `target` was given a request.
-    pub(crate) fn target_taken(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
+    pub(crate) fn target_taken(
+        &mut self,
+        now: Moment,
+        target: Target,
+        availability: TargetAvailability<'_>,
+    ) {
         for id in self.queues.ids_with(target) {
             self.queues.change(id, |queue| {
-                if !gate.is_open(now, target, queue) {
-                    queue.open_at(target, gate.opens_at(now, target, queue));
+                if !availability.is_available(now, target, queue) {
+                    queue.open_at(target, availability.available_at(now, target, queue));
                 }
             });
         }

@@ -7,7 +7,7 @@ use std::cmp::{Ordering, Reverse};
 
 use kv_blocks::Moment;
 
-/// The inputs of a request's place.
+/// The inputs of a request's rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct OrderTerms {
     /// The higher band goes first.
@@ -22,7 +22,7 @@ pub(crate) struct OrderTerms {
     pub(crate) uncached_ms: f64,
 }
 
-/// A place in the order: the lesser is bound first.
+/// A rank in the order: the lesser is bound first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum OrderKey {
     /// Without slack: ordered by the due time, whatever the priority and length.
@@ -33,7 +33,7 @@ pub(crate) enum OrderKey {
 }
 
 impl OrderTerms {
-    /// Returns the place at `now`; each millisecond waited makes up for `ageing` milliseconds of
+    /// Returns the rank at `now`; each millisecond waited makes up for `ageing` milliseconds of
     /// prefill.
     pub(crate) fn key(&self, now: Moment, ageing: f64) -> OrderKey {
         if now >= self.until {
@@ -43,7 +43,7 @@ impl OrderTerms {
         }
     }
 
-    /// Returns the place while there is slack, which does not depend on the time.
+    /// Returns the rank while there is slack, which does not depend on the time.
     pub(crate) fn waiting_key(&self, ageing: f64) -> OrderKey {
         let length = Milliseconds(aged_ms(self.since, self.uncached_ms, ageing));
         OrderKey::Waiting(
@@ -117,20 +117,23 @@ mod tests {
 
     #[test]
     fn the_engine_priority_has_the_order_of_the_queue() {
-        let told =
+        let rank_of =
             |priority, at_s, uncached_ms| engine_priority(priority, at(at_s), AGEING, uncached_ms);
-        assert!(told(0, 10, 20.0) < told(0, 10, 300.0), "the shorter first");
+        assert!(
+            rank_of(0, 10, 20.0) < rank_of(0, 10, 300.0),
+            "the shorter first"
+        );
         // Each second waited makes up for 200 ms.
         assert!(
-            told(0, 10, 300.0) < told(0, 12, 20.0),
+            rank_of(0, 10, 300.0) < rank_of(0, 12, 20.0),
             "the one that has waited long enough first"
         );
-        assert!(told(0, 11, 20.0) < told(0, 10, 300.0));
+        assert!(rank_of(0, 11, 20.0) < rank_of(0, 10, 300.0));
         assert!(
-            told(1, 1_000_000, 1e6) < told(0, 0, 0.0),
+            rank_of(1, 1_000_000, 1e6) < rank_of(0, 0, 0.0),
             "priority before all"
         );
-        assert!(told(-1, 0, 0.0) > told(0, 1_000_000, 1e6));
+        assert!(rank_of(-1, 0, 0.0) > rank_of(0, 1_000_000, 1e6));
     }
 
     fn terms() -> impl Strategy<Value = OrderTerms> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use kv_blocks::Moment;
 
-use super::{QueueId, QueuedJob, TargetGate, WaitQueue};
+use super::{QueueId, QueuedJob, TargetAvailability, WaitQueue};
 use crate::Ticket;
 
-/// The limits of one hold of the router's lock for queued requests; the caller repeats the call if
+/// The limits of one critical section under the router's lock for queued requests; the caller repeats the call if
 /// there is more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseBudget {
@@ -19,7 +19,7 @@ pub(crate) struct ReleaseBudget {
     /// Queues whose requests are compared.
     pub(crate) queues: usize,
     /// Targets that are checked for being open; one queue is checked however many it has.
-    pub(crate) gates: usize,
+    pub(crate) checks: usize,
 }
 
 /// About 50 us with 8 to 64 candidates; with more than 120 as long as one request takes.
@@ -27,7 +27,7 @@ pub(crate) const RELEASE_BUDGET: ReleaseBudget = ReleaseBudget {
     releases: 4,
     priced: 120,
     queues: 8,
-    gates: 1024,
+    checks: 1024,
 };
 
 /// Requests of one queue that are tried for each that may be bound: the next one is often the one
@@ -63,7 +63,7 @@ impl WaitQueue {
     pub(crate) fn pick(
         &mut self,
         now: Moment,
-        gate: TargetGate<'_>,
+        availability: TargetAvailability<'_>,
         budget: ReleaseBudget,
     ) -> Vec<ReleaseCandidate> {
         let mut picks = PickList {
@@ -71,7 +71,7 @@ impl WaitQueue {
             left: budget.priced,
         };
         self.pick_overdue(now, budget.releases, &mut picks);
-        self.pick_in_order(now, gate, budget, &mut picks);
+        self.pick_in_order(now, availability, budget, &mut picks);
         picks.requests
     }
 
@@ -107,24 +107,24 @@ impl WaitQueue {
     fn pick_in_order(
         &mut self,
         now: Moment,
-        gate: TargetGate<'_>,
+        availability: TargetAvailability<'_>,
         budget: ReleaseBudget,
         picks: &mut PickList,
     ) {
         let ids: Vec<QueueId> = self.queues.due_for_pass(now).take(budget.queues).collect();
-        let mut gates = budget.gates;
-        for (place, id) in ids.iter().enumerate() {
+        let mut checks = budget.checks;
+        for (position, id) in ids.iter().enumerate() {
             let Some(targets) = self.queues.get(*id).map(|queue| queue.targets.len().max(1)) else {
                 continue;
             };
-            if !picks.fits(targets) || (place > 0 && gates < targets) {
+            if !picks.fits(targets) || (position > 0 && checks < targets) {
                 break;
             }
-            gates = gates.saturating_sub(targets);
+            checks = checks.saturating_sub(targets);
             // One third is for estimates that may be old; the rest is shared with the following
             // queues.
-            let share = picks.left * 2 / 3 / (ids.len() - place) / targets;
-            let (next, stale) = self.continue_pass(now, *id, gate, share);
+            let share = picks.left * 2 / 3 / (ids.len() - position) / targets;
+            let (next, stale) = self.continue_pass(now, *id, availability, share);
             picks.left = picks
                 .left
                 .saturating_sub((next.len() + stale.len()) * targets);
@@ -155,11 +155,11 @@ impl WaitQueue {
         &mut self,
         now: Moment,
         id: QueueId,
-        gate: TargetGate<'_>,
+        availability: TargetAvailability<'_>,
         share: usize,
     ) -> (Vec<Ticket>, Vec<Ticket>) {
         let (next, stale) = self.queues.change(id, |queue| {
-            if !queue.start_or_resume_pass(now, &gate) {
+            if !queue.start_or_resume_pass(now, &availability) {
                 return (Vec::new(), Vec::new());
             }
             let next = queue.take_next(share.min(MOST_IN_ORDER));
@@ -169,7 +169,7 @@ impl WaitQueue {
                 Vec::new()
             };
             if queue.is_pass_finished() {
-                queue.end_pass(now, &gate);
+                queue.end_pass(now, &availability);
             } else {
                 queue.resume_pass(now);
             }

@@ -1,4 +1,4 @@
-//! A queued request: a job that outlives its caller, and its place.
+//! A queued request: a job that outlives its caller, and its rank.
 
 use std::{mem::size_of, sync::Arc};
 
@@ -25,7 +25,7 @@ pub(crate) struct QueueId(pub(super) u64);
 #[derive(Debug)]
 pub(crate) struct QueuedRequest {
     pub(crate) terms: OrderTerms,
-    /// Its place while it has slack.
+    /// Its rank while it has slack.
     pub(crate) key: OrderKey,
     pub(crate) bytes: u64,
     pub(crate) queue: QueueId,

@@ -14,24 +14,24 @@ const ANOTHER: f64 = 1.5;
 /// Bounds of a worker's factor relative to the others.
 pub(super) const FACTOR: RangeInclusive<f64> = 0.02..=50.0;
 /// Most samples of one worker; older ones are dropped.
-const KEPT_OF_ONE: usize = 32;
+const MOST_RECENT: usize = 32;
 /// Samples of one worker that distinguish it from the others.
-const ENOUGH: usize = 8;
+const MIN_SAMPLES: usize = 8;
 /// Half-life of a slow worker's factor while it gets no samples; older samples then count for no
 /// more than a few. Otherwise a worker that gets no requests because it was slow once would never
 /// show that it has recovered.
 const FADES: Duration = Duration::from_secs(60);
-const KEPT_OF_STALE: usize = 3;
+const MOST_STALE: usize = 3;
 
 /// A worker's factor: its times as a multiple of the others'.
 #[derive(Debug)]
 pub(super) struct RateLearner {
-    /// The latest samples, oldest first; at most [`KEPT_OF_ONE`].
+    /// The latest samples, oldest first; at most [`MOST_RECENT`].
     pub(super) recent_samples: VecDeque<TimeSample>,
     pub(super) samples: u64,
     pub(super) factor: f64,
     /// When its last first token came, whether or not it was a sample of its speed.
-    pub(super) heard: Moment,
+    pub(super) last_seen: Moment,
 }
 
 impl Default for RateLearner {
@@ -40,7 +40,7 @@ impl Default for RateLearner {
             recent_samples: VecDeque::new(),
             samples: 0,
             factor: 1.0,
-            heard: Moment::START,
+            last_seen: Moment::START,
         }
     }
 }
@@ -48,7 +48,7 @@ impl Default for RateLearner {
 impl RateLearner {
     /// Returns whether there were enough samples to distinguish it from the others.
     pub(super) fn is_known(&self) -> bool {
-        self.samples >= ENOUGH as u64
+        self.samples >= MIN_SAMPLES as u64
     }
 
     /// Adds a sample; returns whether the worker's speed changed greatly.
@@ -58,12 +58,12 @@ impl RateLearner {
         sample: TimeSample,
         curve: &PrefillCurve,
     ) -> bool {
-        if self.factor > 1.0 && now.since(self.heard) >= FADES {
+        if self.factor > 1.0 && now.since(self.last_seen) >= FADES {
             self.recent_samples
-                .drain(..self.recent_samples.len().saturating_sub(KEPT_OF_STALE));
+                .drain(..self.recent_samples.len().saturating_sub(MOST_STALE));
         }
-        self.heard = now;
-        if self.recent_samples.len() == KEPT_OF_ONE {
+        self.last_seen = now;
+        if self.recent_samples.len() == MOST_RECENT {
             self.recent_samples.pop_front();
         }
         self.recent_samples.push_back(sample);
@@ -95,7 +95,7 @@ impl RateLearner {
         if self.factor <= 1.0 {
             return self.factor;
         }
-        let left = 0.5_f64.powf(now.since(self.heard).as_secs_f64() / FADES.as_secs_f64());
+        let left = 0.5_f64.powf(now.since(self.last_seen).as_secs_f64() / FADES.as_secs_f64());
         1.0 + (self.factor - 1.0) * left
     }
 }

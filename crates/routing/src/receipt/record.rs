@@ -85,7 +85,7 @@ impl Receipt {
     }
 }
 
-/// A request: its identity, its model and what the client asked for.
+/// A request: its identity, its model and the requested parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestNote {
     /// The request's id.
@@ -147,7 +147,7 @@ pub enum PromptSource {
     EngineTokenize,
     /// Token ids from the client.
     Given,
-    /// Text in place of tokens.
+    /// Text instead of tokens.
     TextPrefix,
     /// Unknown prompt.
     None,
@@ -359,7 +359,7 @@ impl FromStr for DecisionId {
     }
 }
 
-/// Generates decision ids: the upper half of a number drawn at start, then a counter. Ids are
+/// Generates decision ids: the upper half of a random number chosen at start, then a counter. Ids are
 /// unique.
 #[derive(Debug)]
 pub struct DecisionIds(AtomicU64);

@@ -66,27 +66,28 @@ impl ReceiptRing {
     /// Adds `receipt` as the newest.
     pub fn push(&self, receipt: Receipt) {
         let size = size(&receipt);
-        let kept = &mut *self.receipts.lock();
-        let number = kept.first + kept.receipts.len() as u64;
-        kept.numbers.insert(receipt.id, number);
-        kept.receipts.push_back((Arc::new(receipt), size));
-        kept.bytes += size;
-        kept.trim(&self.section);
+        let stored = &mut *self.receipts.lock();
+        let number = stored.first + stored.receipts.len() as u64;
+        stored.numbers.insert(receipt.id, number);
+        stored.receipts.push_back((Arc::new(receipt), size));
+        stored.bytes += size;
+        stored.trim(&self.section);
     }
 
     /// Returns the receipt with this id, if it is still stored.
     pub fn get(&self, id: DecisionId) -> Option<Arc<Receipt>> {
-        let kept = self.receipts.lock();
-        let position = kept.position(id)?;
-        kept.receipts
+        let stored = self.receipts.lock();
+        let position = stored.position(id)?;
+        stored
+            .receipts
             .get(position)
             .map(|(receipt, _)| Arc::clone(receipt))
     }
 
     /// Returns the newest `limit` receipts that pass `filter`, newest first.
     pub fn list(&self, filter: &ReceiptFilter, limit: usize) -> Vec<Arc<Receipt>> {
-        let kept = self.receipts.lock();
-        let newest_first = kept.receipts.iter().rev().map(|(receipt, _)| receipt);
+        let stored = self.receipts.lock();
+        let newest_first = stored.receipts.iter().rev().map(|(receipt, _)| receipt);
         newest_first
             .filter(|receipt| filter.passes(receipt))
             .take(limit)
@@ -96,11 +97,11 @@ impl ReceiptRing {
 
     /// Changes a stored receipt under the lock; false if it is no longer stored.
     pub fn update(&self, id: DecisionId, change: impl FnOnce(&mut Receipt)) -> bool {
-        let kept = &mut *self.receipts.lock();
-        let Some(position) = kept.position(id) else {
+        let stored = &mut *self.receipts.lock();
+        let Some(position) = stored.position(id) else {
             return false;
         };
-        let Some((receipt, counted)) = kept.receipts.get_mut(position) else {
+        let Some((receipt, counted)) = stored.receipts.get_mut(position) else {
             return false;
         };
         let receipt = Arc::make_mut(receipt);
@@ -108,8 +109,8 @@ impl ReceiptRing {
         // The id finds the receipt, so it must not change.
         receipt.id = id;
         let before = std::mem::replace(counted, size(receipt));
-        kept.bytes = kept.bytes - before + *counted;
-        kept.trim(&self.section);
+        stored.bytes = stored.bytes - before + *counted;
+        stored.trim(&self.section);
         true
     }
 

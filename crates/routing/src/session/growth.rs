@@ -88,24 +88,23 @@ impl PromptGrowth {
             .collect();
         from.reverse();
         from.truncate(Self::MOST);
-        let behind = pieces.len() * Self::PIECE - from.len().saturating_sub(1) * Self::PIECE;
+        let tail_start = pieces.len() * Self::PIECE - from.len().saturating_sub(1) * Self::PIECE;
         (!pieces.is_empty()).then(|| Self {
             from,
             to: hash,
             rest: PromptTail::of(rest),
-            text: text[behind..].to_vec(),
+            text: text[tail_start..].to_vec(),
         })
     }
 
     /// Returns whether it begins with all of `earlier`, and has more.
     pub fn extends(&self, earlier: &Self) -> bool {
-        self.from
-            .iter()
-            .enumerate()
-            .any(|(place, key)| *key == earlier.to && self.has_behind(place, earlier.rest))
+        self.from.iter().enumerate().any(|(position, key)| {
+            *key == earlier.to && self.has_tail_after(position, earlier.rest)
+        })
     }
 
-    /// Returns the keys to look up, each with its place.
+    /// Returns the keys to look up, each with its position.
     pub(super) fn lookup_keys(&self) -> impl Iterator<Item = (usize, u64)> {
         self.from.iter().copied().enumerate()
     }
@@ -115,13 +114,13 @@ impl PromptGrowth {
         (self.to, self.rest)
     }
 
-    /// Returns whether `rest` and more follow the beginning at `place`.
-    pub(super) fn has_behind(&self, place: usize, rest: PromptTail) -> bool {
+    /// Returns whether `rest` and more follow the beginning at `position`.
+    pub(super) fn has_tail_after(&self, position: usize, rest: PromptTail) -> bool {
         if self.text.is_empty() {
             // A chat has only these cuts; and if nothing follows the beginning, it has not grown.
-            return rest.bytes == 0 && self.from[place] != self.to;
+            return rest.bytes == 0 && self.from[position] != self.to;
         }
-        let start = (self.from.len() - 1 - place) * Self::PIECE;
+        let start = (self.from.len() - 1 - position) * Self::PIECE;
         let text = &self.text[start..];
         text.len() > rest.bytes && PromptTail::of(&text[..rest.bytes]) == rest
     }
@@ -170,11 +169,11 @@ mod tests {
     #[test]
     fn prompts_that_share_only_their_instructions_do_not_extend_each_other() {
         let system = text(2_000);
-        let ask = |question: &str| [&system, question.as_bytes()].concat();
-        let short = of(&ask("why?"));
-        assert!(!of(&ask(&"how is it done? ".repeat(40))).extends(&short));
-        assert!(!of(&ask("what?")).extends(&short));
-        assert!(of(&ask("why? because")).extends(&short));
+        let prompt = |question: &str| [&system, question.as_bytes()].concat();
+        let short = of(&prompt("why?"));
+        assert!(!of(&prompt(&"how is it done? ".repeat(40))).extends(&short));
+        assert!(!of(&prompt("what?")).extends(&short));
+        assert!(of(&prompt("why? because")).extends(&short));
     }
 
     #[test]

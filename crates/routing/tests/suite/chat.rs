@@ -13,7 +13,7 @@ use kv_blocks::{
 };
 use routing::{Policy, ReservationId};
 
-use crate::fleet::{self, BLOCK, TestFleet, TestRequest, ask, target};
+use crate::fleet::{self, BLOCK, TestFleet, TestRequest, target, test_request};
 
 const WORKERS: u32 = 4;
 const CACHE_BLOCKS: usize = 1000;
@@ -67,7 +67,7 @@ impl ChatEngine {
 }
 
 enum ChatEvent {
-    Ask {
+    Request {
         person: u32,
     },
     Computed {
@@ -85,7 +85,7 @@ struct TurnRequest {
     tokens: Vec<u32>,
     chain: Vec<SequenceHash>,
     reservation: ReservationId,
-    asked_us: u64,
+    sent_us: u64,
 }
 
 struct ChatUser {
@@ -146,7 +146,7 @@ impl ChatSimulation {
                 turn: 0,
             });
             let begins_us = town.roll(20_000_000);
-            town.plan(begins_us, ChatEvent::Ask { person });
+            town.plan(begins_us, ChatEvent::Request { person });
         }
         town
     }
@@ -176,7 +176,7 @@ impl ChatSimulation {
     fn run(mut self) -> ChatFigures {
         while let Some(Reverse((now_us, number))) = self.agenda.pop() {
             match self.events.remove(&number).expect("planned once") {
-                ChatEvent::Ask { person } => self.ask(now_us, person),
+                ChatEvent::Request { person } => self.send(now_us, person),
                 ChatEvent::Computed { worker, request } => self.computed(now_us, worker, request),
                 ChatEvent::Answered {
                     person,
@@ -189,7 +189,7 @@ impl ChatSimulation {
         self.figures
     }
 
-    fn ask(&mut self, now_us: u64, person: u32) {
+    fn send(&mut self, now_us: u64, person: u32) {
         let (topic, words) = (self.roll_small(1 << 20), 30 + self.roll_small(60));
         self.person(person)
             .history
@@ -200,7 +200,7 @@ impl ChatSimulation {
             at(now_us),
             &TestRequest {
                 random,
-                ..ask(tokens.clone())
+                ..test_request(tokens.clone())
             },
         );
         let worker = plan.decode.target.worker.0;
@@ -227,7 +227,7 @@ impl ChatSimulation {
             tokens,
             chain,
             reservation: plan.reservation,
-            asked_us: now_us,
+            sent_us: now_us,
         };
         self.plan(done_us, ChatEvent::Computed { worker, request });
     }
@@ -272,7 +272,7 @@ impl ChatSimulation {
             .router
             .first_token(at(now_us), request.reservation);
         self.figures.requests += 1;
-        self.figures.ttft_ms += (now_us - request.asked_us) as f64 / 1e3;
+        self.figures.ttft_ms += (now_us - request.sent_us) as f64 / 1e3;
         // The answer fills blocks too, and becomes part of the conversation.
         let (topic, words) = (self.roll_small(1 << 20), 20 + self.roll_small(80));
         let answer: Vec<u32> = (0..words)
@@ -306,7 +306,7 @@ impl ChatSimulation {
         self.person(person).turn += 1;
         if self.person(person).turn < TURNS {
             let thinks_us = 500_000 + self.roll(3_000_000);
-            self.plan(now_us + thinks_us, ChatEvent::Ask { person });
+            self.plan(now_us + thinks_us, ChatEvent::Request { person });
         }
     }
 }

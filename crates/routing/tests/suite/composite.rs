@@ -6,7 +6,7 @@ use contract_id::contract;
 use kv_blocks::{Moment, Tier};
 use routing::{Decision, Method, Policy, PrefixHolder, PrefixRoutingSection, RoutingSettings};
 
-use crate::fleet::{TestFleet, TestRequest, ask, at_ms, tokens, with_prefix};
+use crate::fleet::{TestFleet, TestRequest, at_ms, test_request, tokens, with_prefix};
 
 const NOW: Moment = Moment::START;
 
@@ -19,16 +19,16 @@ fn holder(worker: &str, tokens: u32, hot: bool) -> PrefixHolder {
 }
 
 /// A prompt of 160 tokens whose prefix these holders have.
-fn held_by(holders: &[PrefixHolder]) -> TestRequest {
+fn with_holders(holders: &[PrefixHolder]) -> TestRequest {
     TestRequest {
         prefix_holders: Some(holders.to_vec()),
         affinity: with_prefix(7).affinity,
-        ..ask(tokens(1, 10))
+        ..test_request(tokens(1, 10))
     }
 }
 
-fn decided(fleet: &TestFleet, ask: &TestRequest) -> Decision {
-    fleet.preview(NOW, ask).expect("a target is eligible")
+fn decided(fleet: &TestFleet, request: &TestRequest) -> Decision {
+    fleet.preview(NOW, request).expect("a target is eligible")
 }
 
 fn score(decision: &Decision, worker: &str) -> f64 {
@@ -44,7 +44,7 @@ fn score(decision: &Decision, worker: &str) -> f64 {
 #[contract("CK57", "CK58", "CK61", "CK64")]
 fn the_score_combines_cache_load_and_health_and_the_receipt_shows_it() {
     let fleet = TestFleet::with(3, Policy::Composite);
-    let of = held_by(&[
+    let of = with_holders(&[
         holder("w1", 160, true),
         holder("w2", 160, false),
         holder("w3", 40, true),
@@ -65,14 +65,14 @@ fn the_score_combines_cache_load_and_health_and_the_receipt_shows_it() {
         },
     );
     fleet.router.failed(NOW, lost.reservation);
-    let kept = fleet.plan(
+    let first = fleet.plan(
         NOW,
         &TestRequest {
             pin: Some(pin(3)),
             ..of.clone()
         },
     );
-    fleet.router.done(NOW, kept.reservation);
+    fleet.router.done(NOW, first.reservation);
 
     let decision = decided(&fleet, &of);
     for (worker, expected) in [
@@ -103,17 +103,17 @@ fn the_score_combines_cache_load_and_health_and_the_receipt_shows_it() {
 #[test]
 #[contract("CK62", "CK64", "A4")]
 fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_composite() {
-    let little = held_by(&[holder("w1", 47, true)]);
-    let enough = held_by(&[holder("w1", 48, true)]);
-    let nobody = held_by(&[]);
+    let little = with_holders(&[holder("w1", 47, true)]);
+    let enough = with_holders(&[holder("w1", 48, true)]);
+    let nobody = with_holders(&[]);
     let keyless = TestRequest {
         affinity: Default::default(),
         ..little.clone()
     };
 
     let composite = TestFleet::with(4, Policy::Composite);
-    for ask in [&little, &nobody, &keyless] {
-        let decision = decided(&composite, ask);
+    for request in [&little, &nobody, &keyless] {
+        let decision = decided(&composite, request);
         assert_eq!(
             (decision.method, decision.label),
             (Method::Fallback, Some("fallback"))
@@ -135,13 +135,13 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
 
     let continuum = TestFleet::with(4, Policy::Continuum);
     let ring = TestFleet::with(4, Policy::PrefixHash);
-    for ask in [&little, &nobody] {
-        let decision = decided(&continuum, ask);
+    for request in [&little, &nobody] {
+        let decision = decided(&continuum, request);
         assert_eq!(
             (decision.method, decision.label),
             (Method::Policy, Some("prefix_hash"))
         );
-        assert_eq!(decision.winner.name, decided(&ring, ask).winner.name);
+        assert_eq!(decision.winner.name, decided(&ring, request).winner.name);
     }
     assert_eq!(decided(&continuum, &keyless).method, Method::Fallback);
     let decision = decided(&continuum, &enough);
@@ -163,7 +163,7 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
     // Without prefix streams only the ring decides, whatever the block index contains.
     let ring_only = TestRequest {
         affinity: with_prefix(99).affinity,
-        ..ask(tokens(3, 10))
+        ..test_request(tokens(3, 10))
     };
     let owner: u32 = decided(&ring, &ring_only).winner.name[1..]
         .parse()
@@ -181,7 +181,7 @@ fn without_prefix_streams_the_block_index_provides_the_overlap() {
     let prompt = tokens(5, 10);
     fleet.stored(2, &prompt[..64], Tier::Device);
     fleet.stored(3, &prompt, Tier::Disk);
-    let decision = decided(&fleet, &ask(prompt));
+    let decision = decided(&fleet, &test_request(prompt));
     // 0.6 * 64/160 + 0.4, and 0.6 * 0.6 + 0.4 (the last token counts here as cached).
     assert!(
         (score(&decision, "w2") - 0.64).abs() < 1e-9,
@@ -199,7 +199,7 @@ fn without_prefix_streams_the_block_index_provides_the_overlap() {
 #[test]
 fn the_health_of_a_removed_worker_is_dropped() {
     let fleet = TestFleet::with(2, Policy::Composite);
-    let of = held_by(&[holder("w1", 160, true), holder("w2", 160, true)]);
+    let of = with_holders(&[holder("w1", 160, true), holder("w2", 160, true)]);
     let lost = fleet.plan(
         NOW,
         &TestRequest {

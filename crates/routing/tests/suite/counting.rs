@@ -6,7 +6,7 @@ use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{CacheAwareSettings, CostUnit, Overrides, Pin, Policy, ReplyMode, RoutingSettings};
 
-use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, target, tokens};
+use crate::fleet::{TestFleet, TestRandom, TestRequest, at_ms, target, test_request, tokens};
 
 const NOW: Moment = Moment::START;
 
@@ -16,7 +16,7 @@ fn pinned(worker: u32) -> TestRequest {
             worker: WorkerId(worker),
             rank: None,
         }),
-        ..ask(Vec::new())
+        ..test_request(Vec::new())
     }
 }
 
@@ -30,7 +30,7 @@ fn busy(fleet: &TestFleet, worker: u32, count: u32) {
 #[test]
 fn five_hundred_equal_prompts_spread_under_power_of_two() {
     let fleet = TestFleet::with(4, Policy::PowerOfTwo);
-    let counts = fleet.burst(500, &ask(tokens(1, 40)));
+    let counts = fleet.burst(500, &test_request(tokens(1, 40)));
     assert!(counts.iter().all(|count| *count <= 200), "{counts:?}");
 }
 
@@ -48,7 +48,7 @@ fn power_of_two_picks_the_less_loaded_of_two_drawn_targets() {
                 NOW,
                 &TestRequest {
                     random,
-                    ..ask(Vec::new())
+                    ..test_request(Vec::new())
                 },
             )
             .expect("all are free");
@@ -77,7 +77,7 @@ fn power_of_two_uses_every_idle_target() {
                 NOW,
                 &TestRequest {
                     random,
-                    ..ask(Vec::new())
+                    ..test_request(Vec::new())
                 },
             )
             .expect("free")
@@ -105,7 +105,7 @@ fn weighted(weights: &[f64]) -> TestFleet {
 
 fn turns(fleet: &TestFleet, count: usize) -> Vec<u32> {
     (0..count)
-        .map(|_| fleet.goes_to(NOW, &ask(Vec::new())))
+        .map(|_| fleet.goes_to(NOW, &test_request(Vec::new())))
         .collect()
 }
 
@@ -195,7 +195,7 @@ fn least_latency_picks_the_worker_with_the_lowest_ttft() {
         answers(&fleet, worker, 0, ms);
     }
     let decision = fleet
-        .preview(at_ms(1000), &ask(Vec::new()))
+        .preview(at_ms(1000), &test_request(Vec::new()))
         .expect("all are free");
     assert_eq!(
         (
@@ -217,7 +217,7 @@ fn least_latency_picks_the_worker_with_the_lowest_ttft() {
     for _ in 0..5 {
         answers(&fleet, 2, 2000, 900);
     }
-    assert_eq!(fleet.goes_to(at_ms(3000), &ask(Vec::new())), 3);
+    assert_eq!(fleet.goes_to(at_ms(3000), &test_request(Vec::new())), 3);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn least_latency_includes_the_queueing_time() {
     let both = [(); 2].map(|()| fleet.plan(at_ms(200), &pinned(1)).reservation);
     fleet.router.first_token(at_ms(300), both[0]);
     fleet.router.first_token(at_ms(600), both[1]);
-    assert_eq!(fleet.goes_to(at_ms(700), &ask(Vec::new())), 2);
+    assert_eq!(fleet.goes_to(at_ms(700), &test_request(Vec::new())), 2);
 }
 
 #[test]
@@ -237,10 +237,10 @@ fn least_latency_tries_an_unknown_worker_first_with_one_request_at_a_time() {
     let fleet = TestFleet::with(3, Policy::LeastLatency);
     answers(&fleet, 1, 0, 50);
     answers(&fleet, 2, 0, 90);
-    assert_eq!(fleet.goes_to(at_ms(100), &ask(Vec::new())), 3);
+    assert_eq!(fleet.goes_to(at_ms(100), &test_request(Vec::new())), 3);
     // Until it has answered, the known workers get all other requests.
     for _ in 0..50 {
-        assert_eq!(fleet.goes_to(at_ms(100), &ask(Vec::new())), 1);
+        assert_eq!(fleet.goes_to(at_ms(100), &test_request(Vec::new())), 1);
     }
 }
 
@@ -252,7 +252,7 @@ fn least_latency_forgets_a_worker_after_a_minute() {
     answers(&fleet, 1, 40_000, 50);
     assert_eq!(
         fleet
-            .preview(at_ms(64_000), &ask(Vec::new()))
+            .preview(at_ms(64_000), &test_request(Vec::new()))
             .expect("free")
             .winner
             .target,
@@ -260,7 +260,7 @@ fn least_latency_forgets_a_worker_after_a_minute() {
     );
     assert_eq!(
         fleet
-            .preview(at_ms(65_000), &ask(Vec::new()))
+            .preview(at_ms(65_000), &test_request(Vec::new()))
             .expect("free")
             .winner
             .target,
@@ -268,7 +268,7 @@ fn least_latency_forgets_a_worker_after_a_minute() {
     );
     fleet.router.forget(WorkerId(1));
     let decision = fleet
-        .preview(at_ms(64_000), &ask(Vec::new()))
+        .preview(at_ms(64_000), &test_request(Vec::new()))
         .expect("free");
     assert_eq!(
         decision.winner.target,
@@ -280,14 +280,14 @@ fn least_latency_forgets_a_worker_after_a_minute() {
 #[test]
 fn without_any_first_token_least_latency_is_least_loaded() {
     let fleet = TestFleet::with(4, Policy::LeastLatency);
-    assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
+    assert_eq!(fleet.burst(500, &test_request(tokens(1, 40))), [125; 4]);
     let whole = TestFleet::with(2, Policy::LeastLatency);
     for _ in 0..10 {
         let plan = whole.plan(
             NOW,
             &TestRequest {
                 answer: ReplyMode::Whole,
-                ..ask(Vec::new())
+                ..test_request(Vec::new())
             },
         );
         whole
@@ -322,7 +322,7 @@ fn cache_aware_follows_a_match_of_more_than_three_tenths_of_the_prompt() {
     let fleet = caching(4, CacheAwareSettings::default());
     busy(&fleet, 3, 20);
     let decision = fleet
-        .preview(NOW, &ask(tokens(1, 10)))
+        .preview(NOW, &test_request(tokens(1, 10)))
         .expect("all are free");
     assert_eq!(
         (
@@ -338,7 +338,7 @@ fn cache_aware_follows_a_match_of_more_than_three_tenths_of_the_prompt() {
         busy(&fleet, worker, 2);
     }
     busy(&fleet, 1, 1);
-    assert_eq!(fleet.goes_to(NOW, &ask(tokens(1, 10))), 4);
+    assert_eq!(fleet.goes_to(NOW, &test_request(tokens(1, 10))), 4);
     let lower = caching(
         3,
         CacheAwareSettings {
@@ -347,7 +347,7 @@ fn cache_aware_follows_a_match_of_more_than_three_tenths_of_the_prompt() {
         },
     );
     busy(&lower, 3, 20);
-    assert_eq!(lower.goes_to(NOW, &ask(tokens(1, 10))), 3);
+    assert_eq!(lower.goes_to(NOW, &test_request(tokens(1, 10))), 3);
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn cache_aware_settles_equal_matches_by_load() {
     let fleet = caching(5, CacheAwareSettings::default());
     fleet.stored(4, &tokens(1, 5), Tier::Device);
     busy(&fleet, 3, 1);
-    assert_eq!(fleet.goes_to(NOW, &ask(tokens(1, 10))), 4);
+    assert_eq!(fleet.goes_to(NOW, &test_request(tokens(1, 10))), 4);
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn cache_aware_balances_load_that_is_uneven_in_difference_and_ratio() {
             busy(&fleet, worker, count);
         }
         let decision = fleet
-            .preview(NOW, &ask(tokens(1, 10)))
+            .preview(NOW, &test_request(tokens(1, 10)))
             .expect("all are free");
         (
             decision.winner.target.worker.0,
@@ -407,14 +407,14 @@ fn cache_aware_without_caches_balances_load() {
             NOW,
             &TestRequest {
                 overrides: blind,
-                ..ask(tokens(1, 10))
+                ..test_request(tokens(1, 10))
             }
         ),
         3
     );
     let cold = TestFleet::with(4, Policy::CacheAware);
     let counts = (0..200).fold([0; 5], |mut counts, topic| {
-        counts[cold.goes_to(NOW, &ask(tokens(topic, 20))) as usize] += 1;
+        counts[cold.goes_to(NOW, &test_request(tokens(topic, 20))) as usize] += 1;
         counts
     });
     assert_eq!(counts, [0, 50, 50, 50, 50]);

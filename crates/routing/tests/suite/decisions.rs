@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use kv_blocks::{DpRank, Moment, Tier, WorkerId};
 use routing::{Dispatch, ExcludeReason, Method, Overrides, Pin, Policy, RoutingSettings, Tiers};
 
-use crate::fleet::{BLOCK, TestFleet, TestRequest, ask, candidate, target, tokens};
+use crate::fleet::{BLOCK, TestFleet, TestRequest, candidate, target, test_request, tokens};
 
 const NOW: Moment = Moment::START;
 
@@ -15,7 +15,7 @@ fn an_overlap_weight_of_zero_balances_load_alone() {
         let fleet = TestFleet::with(2, policy);
         let prompt = tokens(1, 100);
         fleet.stored(1, &prompt, Tier::Device);
-        fleet.plan(NOW, &ask(prompt.clone()));
+        fleet.plan(NOW, &test_request(prompt.clone()));
         let overrides = Overrides {
             overlap_weight: Some(0.0),
             ..Overrides::default()
@@ -25,7 +25,7 @@ fn an_overlap_weight_of_zero_balances_load_alone() {
                 NOW,
                 &TestRequest {
                     overrides,
-                    ..ask(prompt)
+                    ..test_request(prompt)
                 }
             ),
             2,
@@ -36,7 +36,7 @@ fn an_overlap_weight_of_zero_balances_load_alone() {
 
 #[test]
 fn a_temperature_also_draws_targets_with_higher_costs() {
-    for (policy, drawn) in [
+    for (policy, draws) in [
         (Policy::KvAware, true),
         (Policy::Warm, true),
         (Policy::LeastLoaded, false),
@@ -52,7 +52,7 @@ fn a_temperature_also_draws_targets_with_higher_costs() {
                         worker: WorkerId(2),
                         rank: None,
                     }),
-                    ..ask(tokens(7, 1))
+                    ..test_request(tokens(7, 1))
                 },
             );
             let overrides = Overrides {
@@ -64,11 +64,11 @@ fn a_temperature_also_draws_targets_with_higher_costs() {
                 &TestRequest {
                     random,
                     overrides,
-                    ..ask(tokens(1, 100))
+                    ..test_request(tokens(1, 100))
                 },
             ));
         }
-        assert_eq!(winners.len() == 2, drawn, "{policy}");
+        assert_eq!(winners.len() == 2, draws, "{policy}");
     }
 }
 
@@ -85,7 +85,7 @@ fn a_pin_overrides_every_cost_and_the_others_carry_the_reason() {
             NOW,
             &TestRequest {
                 pin,
-                ..ask(tokens(1, 50))
+                ..test_request(tokens(1, 50))
             },
         )
         .decision;
@@ -122,7 +122,7 @@ fn a_pin_to_a_missing_rank_is_refused_with_the_reasons() {
         NOW,
         &TestRequest {
             pin,
-            ..ask(tokens(1, 5))
+            ..test_request(tokens(1, 5))
         },
     ) else {
         panic!("no such rank")
@@ -135,7 +135,7 @@ fn a_pin_to_a_missing_rank_is_refused_with_the_reasons() {
 fn a_single_candidate_is_recorded_as_the_only_one() {
     for policy in Policy::ALL {
         let fleet = TestFleet::with(1, policy);
-        let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
+        let decision = fleet.plan(NOW, &test_request(tokens(1, 5))).decision;
         assert_eq!(decision.method, Method::OnlyCandidate);
         assert_eq!(decision.runner_up, None);
     }
@@ -146,7 +146,7 @@ fn no_eligible_candidate_is_a_refusal_under_every_policy() {
     for policy in Policy::ALL {
         let mut fleet = TestFleet::with(1, policy);
         fleet.candidates.clear();
-        let refused = fleet.dispatch(NOW, &ask(tokens(1, 5)));
+        let refused = fleet.dispatch(NOW, &test_request(tokens(1, 5)));
         assert!(matches!(refused, Dispatch::Refused(refusal) if refusal.policy == policy));
     }
 }
@@ -156,14 +156,14 @@ fn the_last_token_is_never_predicted_as_cached() {
     let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     // Exactly ten blocks: the engine computes the last block again for the logits.
-    let exact = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
+    let exact = fleet.plan(NOW, &test_request(tokens(1, 10))).decision;
     assert_eq!(exact.winner.predicted_cached_tokens, 9 * BLOCK);
     assert_eq!(exact.winner.reserved.prefill_tokens, BLOCK);
     let mut longer = tokens(1, 10);
     longer.push(5);
     assert_eq!(
         fleet
-            .plan(NOW, &ask(longer))
+            .plan(NOW, &test_request(longer))
             .decision
             .winner
             .predicted_cached_tokens,
@@ -175,7 +175,7 @@ fn the_last_token_is_never_predicted_as_cached() {
 fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
     let mut fleet = TestFleet::with(2, Policy::KvAware);
     fleet.stored(1, &tokens(1, 10), Tier::Remote);
-    let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
+    let decision = fleet.plan(NOW, &test_request(tokens(1, 10))).decision;
     assert_eq!(decision.winner.predicted_cached_tokens, 0);
     fleet.candidates[0].tiers = Tiers::ALL;
     let fleet = TestFleet {
@@ -183,7 +183,7 @@ fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
         ..TestFleet::with(2, Policy::KvAware)
     };
     fleet.stored(1, &tokens(1, 10), Tier::Remote);
-    let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
+    let decision = fleet.plan(NOW, &test_request(tokens(1, 10))).decision;
     assert_eq!(
         (
             decision.winner.target,
@@ -198,9 +198,9 @@ fn announced_blocks_of_an_untrusted_target_are_reported_beside_the_credited_ones
     let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     fleet.stored(1, &tokens(2, 10), Tier::Remote);
-    let told = |topic| {
+    let credit_of = |topic| {
         let decision = fleet
-            .preview(NOW, &ask(tokens(topic, 10)))
+            .preview(NOW, &test_request(tokens(topic, 10)))
             .expect("one worker is free");
         (
             decision.winner.predicted_cached_tokens,
@@ -208,17 +208,17 @@ fn announced_blocks_of_an_untrusted_target_are_reported_beside_the_credited_ones
         )
     };
     assert_eq!(
-        told(1),
+        credit_of(1),
         (9 * BLOCK, 9 * BLOCK),
         "trusted: both are what it announced, less the last token"
     );
     assert_eq!(
-        told(2),
+        credit_of(2),
         (0, 0),
         "neither counts a tier that it does not reuse"
     );
     fleet.index.trust(target(1), false);
-    assert_eq!(told(1), (0, 9 * BLOCK));
+    assert_eq!(credit_of(1), (0, 9 * BLOCK));
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn adapters_and_salts_do_not_share_cached_blocks() {
         .for_each(|candidate| candidate.namespace.salt = Some("a".into()));
     assert_eq!(
         fleet
-            .plan(NOW, &ask(tokens(1, 10)))
+            .plan(NOW, &test_request(tokens(1, 10)))
             .decision
             .winner
             .predicted_cached_tokens,
@@ -274,10 +274,10 @@ fn a_decision_keeps_the_most_relevant_candidates() {
                 worker: WorkerId(30),
                 rank: None,
             }),
-            ..ask(tokens(2, 3000))
+            ..test_request(tokens(2, 3000))
         },
     );
-    let decision = fleet.plan(NOW, &ask(tokens(1, 50))).decision;
+    let decision = fleet.plan(NOW, &test_request(tokens(1, 50))).decision;
     assert_eq!(
         (decision.candidates.len(), decision.candidates_total),
         (5, 41)

@@ -9,7 +9,7 @@ use routing::{
     RoutingSection, RoutingSettings, RunnerUp, ScoredCandidate,
 };
 
-use crate::fleet::{BLOCK, TestFleet, TestRequest, ask, target, tokens};
+use crate::fleet::{BLOCK, TestFleet, TestRequest, target, test_request, tokens};
 
 const NOW: Moment = Moment::START;
 
@@ -19,7 +19,7 @@ fn on(worker: u32, prompt: Vec<u32>) -> TestRequest {
             worker: WorkerId(worker),
             rank: None,
         }),
-        ..ask(prompt)
+        ..test_request(prompt)
     }
 }
 
@@ -61,7 +61,7 @@ fn example() -> (TestFleet, TestRequest) {
     generating(&fleet, 1, 12, 2);
     generating(&fleet, 3, 13, 4);
     fleet.stored(3, &prompt[..3 * BLOCK as usize], Tier::Device);
-    (fleet, ask(prompt))
+    (fleet, test_request(prompt))
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn an_overlap_weight_of_zero_balances_active_blocks_regardless_of_caches() {
     let prompt = tokens(1, 20);
     fleet.stored(1, &prompt, Tier::Device);
     generating(&fleet, 1, 2, 1);
-    let decision = fleet.plan(NOW, &ask(prompt)).decision;
+    let decision = fleet.plan(NOW, &test_request(prompt)).decision;
     assert_eq!(
         (
             decision.winner.target,
@@ -163,7 +163,7 @@ fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_if_configured() {
         fleet.stored(3, &prompt[..4 * BLOCK as usize], Tier::Device);
         generating(&fleet, 3, 2, 1);
         let decision = fleet
-            .preview(NOW, &ask(prompt.clone()))
+            .preview(NOW, &test_request(prompt.clone()))
             .expect("three workers are free");
         let prefill: Vec<f64> = (1..=3).map(|worker| figures(&decision, worker).0).collect();
         (
@@ -188,7 +188,15 @@ fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_if_configured() {
 fn queued_prefill_ends_at_the_first_token() {
     let fleet = TestFleet::with(1, Policy::DynamoCost);
     let earlier = queued(&fleet, 1, 2, 3);
-    let prefill = || figures(&fleet.preview(NOW, &ask(tokens(1, 5))).expect("free"), 1).0;
+    let prefill = || {
+        figures(
+            &fleet
+                .preview(NOW, &test_request(tokens(1, 5)))
+                .expect("free"),
+            1,
+        )
+        .0
+    };
     assert_eq!(prefill(), 8.0);
     fleet.router.first_token(NOW, earlier);
     assert_eq!(prefill(), 5.0);
@@ -199,16 +207,24 @@ fn queued_prefill_ends_at_the_first_token() {
 fn blocks_of_a_shared_prefix_count_once_until_its_last_sequence_ends() {
     let fleet = TestFleet::with(1, Policy::DynamoCost);
     let prompt = tokens(1, 5);
-    let decode = || figures(&fleet.preview(NOW, &ask(prompt.clone())).expect("free"), 1).1;
+    let decode = || {
+        figures(
+            &fleet
+                .preview(NOW, &test_request(prompt.clone()))
+                .expect("free"),
+            1,
+        )
+        .1
+    };
     let first = fleet
-        .plan(NOW, &ask(prompt[..3 * BLOCK as usize].to_vec()))
+        .plan(NOW, &test_request(prompt[..3 * BLOCK as usize].to_vec()))
         .reservation;
     assert_eq!(decode(), 5.0, "three of five are there already");
     let Plan {
         reservation: second,
         decision,
         ..
-    } = fleet.plan(NOW, &ask(prompt.clone()));
+    } = fleet.plan(NOW, &test_request(prompt.clone()));
     assert_eq!(decision.winner.reserved.decode_blocks, 2);
     generating(&fleet, 1, 9, 4);
     assert_eq!(decode(), 9.0);
@@ -232,7 +248,7 @@ fn without_tracking_no_active_blocks_are_counted() {
     };
     let fleet = TestFleet::new(1, settings);
     generating(&fleet, 1, 2, 3);
-    let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
+    let decision = fleet.plan(NOW, &test_request(tokens(1, 5))).decision;
     assert_eq!(figures(&decision, 1), (5.0, 0.0, 5.0));
     assert_eq!(decision.winner.reserved.decode_blocks, 0);
 }
@@ -246,7 +262,7 @@ fn at_temperature_zero_equal_costs_are_drawn_and_the_draw_is_repeatable() {
             NOW,
             &TestRequest {
                 random,
-                ..ask(tokens(1, 5))
+                ..test_request(tokens(1, 5))
             },
         )
     };

@@ -6,7 +6,7 @@ use routing::{
     Decision, LmcacheFacts, LmcacheSettings, Method, Overrides, Policy, RoutingSettings,
 };
 
-use crate::fleet::{TestFleet, TestRequest, ask};
+use crate::fleet::{TestFleet, TestRequest, test_request};
 
 const NOW: Moment = Moment::START;
 
@@ -32,7 +32,7 @@ fn usual(facts: &[(Option<u64>, Option<u32>)]) -> TestFleet {
 }
 
 fn prompt() -> TestRequest {
-    ask((0..160).collect())
+    test_request((0..160).collect())
 }
 
 /// Puts `count` requests in flight on a worker.

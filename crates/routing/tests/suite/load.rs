@@ -7,7 +7,7 @@ use routing::{
     RoutingSettings, TargetLoad, WaitBudget,
 };
 
-use crate::fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens, with_prefix};
+use crate::fleet::{TestFleet, TestRequest, at_ms, target, test_request, tokens, with_prefix};
 
 const PATIENT: WaitBudget = WaitBudget {
     limit: std::time::Duration::from_secs(30),
@@ -25,7 +25,9 @@ fn assert_idle(fleet: &TestFleet) {
 #[test]
 fn a_request_counts_as_prefill_then_as_decode_then_not_at_all() {
     let fleet = TestFleet::with(1, Policy::Warm);
-    let id = fleet.plan(at_ms(0), &ask(tokens(1, 10))).reservation;
+    let id = fleet
+        .plan(at_ms(0), &test_request(tokens(1, 10)))
+        .reservation;
     let load = |in_flight, queued_prefill_tokens, decode_sequences, decode_blocks| TargetLoad {
         in_flight,
         queued_prefill_tokens,
@@ -47,7 +49,7 @@ fn the_prefill_of_a_non_streaming_request_leaves_the_queue_after_its_estimated_t
     let fleet = TestFleet::with(1, Policy::Warm);
     let whole = |seed| TestRequest {
         answer: ReplyMode::Whole,
-        ..ask(tokens(seed, 70))
+        ..test_request(tokens(seed, 70))
     };
     let first = fleet.plan(at_ms(0), &whole(1)).reservation;
     let second = fleet.plan(at_ms(0), &whole(2)).reservation;
@@ -70,13 +72,13 @@ fn the_prefill_of_a_non_streaming_request_leaves_the_queue_after_its_estimated_t
 #[test]
 fn an_unreported_first_token_does_not_hold_back_later_prompts() {
     let fleet = TestFleet::with(1, Policy::Warm);
-    let asked = |answer, seed| {
+    let request = |answer, seed| {
         fleet
             .plan(
                 at_ms(0),
                 &TestRequest {
                     answer,
-                    ..ask(tokens(seed, 70))
+                    ..test_request(tokens(seed, 70))
                 },
             )
             .reservation
@@ -91,7 +93,7 @@ fn an_unreported_first_token_does_not_hold_back_later_prompts() {
     ]
     .into_iter()
     .zip(1..);
-    let ids: Vec<_> = ids.map(|(answer, seed)| asked(answer, seed)).collect();
+    let ids: Vec<_> = ids.map(|(answer, seed)| request(answer, seed)).collect();
     for (ms, queued) in [
         (310, 5),
         (330, 4),
@@ -123,7 +125,7 @@ fn a_first_token_reported_over_the_api_moves_load_and_is_no_speed_sample() {
                 at_ms(n),
                 &TestRequest {
                     answer: ReplyMode::Elsewhere,
-                    ..ask(tokens(1, 70))
+                    ..test_request(tokens(1, 70))
                 },
             )
             .reservation;
@@ -142,8 +144,8 @@ fn a_shared_prefix_counts_once_until_its_last_request_ends() {
     let mut fork = tokens(1, 10);
     fork.truncate(6 * 16);
     fork.extend(tokens(2, 4));
-    let first = fleet.plan(at_ms(0), &ask(tokens(1, 10)));
-    let second = fleet.plan(at_ms(0), &ask(fork));
+    let first = fleet.plan(at_ms(0), &test_request(tokens(1, 10)));
+    let second = fleet.plan(at_ms(0), &test_request(fork));
     assert_eq!(first.decision.winner.reserved.decode_blocks, 10);
     assert_eq!(second.decision.winner.reserved.decode_blocks, 4);
     assert_eq!(fleet.router.load(target(1)).decode_blocks, 14);
@@ -157,17 +159,17 @@ fn a_shared_prefix_counts_once_until_its_last_request_ends() {
 fn a_partial_block_is_counted_per_request() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let prompt = tokens(1, 3)[..40].to_vec();
-    fleet.plan(at_ms(0), &ask(prompt.clone()));
-    fleet.plan(at_ms(0), &ask(prompt));
+    fleet.plan(at_ms(0), &test_request(prompt.clone()));
+    fleet.plan(at_ms(0), &test_request(prompt));
     assert_eq!(fleet.router.load(target(1)).decode_blocks, 2 + 1 + 1);
 }
 
 #[test]
 fn equal_tokens_under_two_adapters_are_two_sets_of_blocks() {
     let mut fleet = TestFleet::with(1, Policy::Warm);
-    fleet.plan(at_ms(0), &ask(tokens(1, 10)));
+    fleet.plan(at_ms(0), &test_request(tokens(1, 10)));
     fleet.candidates[0].namespace.lora = Some("a".into());
-    fleet.plan(at_ms(0), &ask(tokens(1, 10)));
+    fleet.plan(at_ms(0), &test_request(tokens(1, 10)));
     assert_eq!(fleet.router.load(target(1)).decode_blocks, 20);
 }
 
@@ -183,7 +185,9 @@ fn untracked_blocks_are_not_counted() {
             ..RoutingSettings::default()
         },
     );
-    let id = fleet.plan(at_ms(0), &ask(tokens(1, 10))).reservation;
+    let id = fleet
+        .plan(at_ms(0), &test_request(tokens(1, 10)))
+        .reservation;
     assert_eq!(fleet.router.load(target(1)).decode_blocks, 0);
     fleet.router.done(at_ms(0), id);
     assert_idle(&fleet);
@@ -193,10 +197,10 @@ fn untracked_blocks_are_not_counted() {
 fn a_queue_shrinks_as_time_passes_but_not_past_its_head() {
     let fleet = TestFleet::with(1, Policy::Warm);
     for topic in 0..2 {
-        fleet.plan(at_ms(0), &ask(tokens(topic, 700 * 10 / 16)));
+        fleet.plan(at_ms(0), &test_request(tokens(topic, 700 * 10 / 16)));
     }
     let queue_at = |ms| {
-        let plan = fleet.plan(at_ms(ms), &ask(tokens(9, 1)));
+        let plan = fleet.plan(at_ms(ms), &test_request(tokens(9, 1)));
         fleet.router.done(at_ms(ms), plan.reservation);
         plan.decision.candidates[0].terms.get("queue_ms").unwrap()
     };
@@ -211,7 +215,7 @@ fn a_queue_shrinks_as_time_passes_but_not_past_its_head() {
 #[test]
 fn a_removed_worker_keeps_its_open_load_and_nothing_else() {
     let fleet = TestFleet::with(2, Policy::RoundRobin);
-    let first = fleet.plan(at_ms(0), &ask(tokens(1, 10)));
+    let first = fleet.plan(at_ms(0), &test_request(tokens(1, 10)));
     fleet.router.forget(WorkerId(1));
     fleet.router.forget(WorkerId(2));
     assert_eq!(fleet.router.load(target(1)).in_flight, 1);
@@ -296,14 +300,14 @@ fn play(fleet: &TestFleet, steps: &[LoadStep]) -> Vec<(u32, ReservationId, Strin
                 } else {
                     with_prefix(u64::from(*topic) << 62).affinity
                 };
-                let asked = TestRequest {
+                let request = TestRequest {
                     policy: Some(*policy),
                     pin,
                     random: ms as u64,
                     affinity,
-                    ..ask(prompt)
+                    ..test_request(prompt)
                 };
-                if let Dispatch::Plan(plan) = fleet.dispatch(now, &asked) {
+                if let Dispatch::Plan(plan) = fleet.dispatch(now, &request) {
                     let reasons = format!("{:?}", plan.decision);
                     made.push((plan.decode.target.worker.0, plan.reservation, reasons));
                 }
@@ -349,7 +353,7 @@ proptest! {
         let mut prompt = tokens(1, blocks);
         prompt.extend(0..partial);
         let length = u32::try_from(prompt.len()).unwrap();
-        for row in fleet.plan(at_ms(60), &ask(prompt)).decision.candidates {
+        for row in fleet.plan(at_ms(60), &test_request(prompt)).decision.candidates {
             let warm = row.warm_tokens.total();
             prop_assert_eq!(warm % 16, 0);
             prop_assert!(warm <= length);
@@ -370,11 +374,11 @@ fn a_million_unfinished_requests_leave_no_state_behind() {
     let fleet = TestFleet::with(4, Policy::Warm);
     let prompts: Vec<TestRequest> = (0..8)
         .map(|topic| TestRequest {
-            patience: Some(PATIENT),
-            ..ask(tokens(topic, 20))
+            wait_budget: Some(PATIENT),
+            ..test_request(tokens(topic, 20))
         })
         .collect();
-    let (mut open, mut held) = (
+    let (mut open, mut queued) = (
         std::collections::VecDeque::new(),
         std::collections::VecDeque::new(),
     );
@@ -391,15 +395,15 @@ fn a_million_unfinished_requests_leave_no_state_behind() {
                 open.push_back(plan.reservation);
                 Vec::new()
             }
-            Dispatch::Held(ticket) => {
-                held.push_back(ticket);
+            Dispatch::Queued(ticket) => {
+                queued.push_back(ticket);
                 fleet.router.take_released(now)
             }
             Dispatch::Refused(refusal) => panic!("{refusal}"),
         };
         // The client disconnects: in the queue, before the send or the first token, or mid-stream.
-        while held.len() > 4 {
-            held.pop_front().map(|ticket| fleet.router.cancel(ticket));
+        while queued.len() > 4 {
+            queued.pop_front().map(|ticket| fleet.router.cancel(ticket));
         }
         while open.len() > 12
             && let Some(id) = open.pop_front()
@@ -420,7 +424,7 @@ fn a_million_unfinished_requests_leave_no_state_behind() {
         );
     }
     let end = at_ms(1_000_000);
-    for ticket in held {
+    for ticket in queued {
         fleet.router.cancel(ticket);
     }
     while let Some(id) = open.pop_front() {

@@ -9,7 +9,7 @@ use routing::{
     RoutingSettings,
 };
 
-use crate::fleet::{self, BLOCK, TestFleet, TestRequest, ask, at_ms, target, tokens};
+use crate::fleet::{self, BLOCK, TestFleet, TestRequest, at_ms, target, test_request, tokens};
 
 const NOW: Moment = Moment::START;
 
@@ -21,7 +21,7 @@ fn chain(tokens: &[u32]) -> Vec<SequenceHash> {
 fn round_robin_picks_every_target_in_turn() {
     let fleet = TestFleet::with(3, Policy::RoundRobin);
     let order: Vec<u32> = (0..9)
-        .map(|_| fleet.goes_to(NOW, &ask(tokens(1, 2))))
+        .map(|_| fleet.goes_to(NOW, &test_request(tokens(1, 2))))
         .collect();
     assert_eq!(order, [1, 2, 3, 1, 2, 3, 1, 2, 3]);
 }
@@ -32,13 +32,13 @@ fn round_robin_skips_an_excluded_target_without_doubling_its_neighbour() {
     let absent = fleet.candidates.remove(1);
     let mut counts = [0; 5];
     for _ in 0..9 {
-        counts[fleet.goes_to(NOW, &ask(tokens(1, 2))) as usize] += 1;
+        counts[fleet.goes_to(NOW, &test_request(tokens(1, 2))) as usize] += 1;
     }
     assert_eq!(counts, [0, 3, 0, 3, 3]);
     fleet.candidates.push(absent);
-    assert_eq!(fleet.goes_to(NOW, &ask(tokens(1, 2))), 2);
+    assert_eq!(fleet.goes_to(NOW, &test_request(tokens(1, 2))), 2);
     let next: HashSet<u32> = (0..4)
-        .map(|_| fleet.goes_to(NOW, &ask(tokens(1, 2))))
+        .map(|_| fleet.goes_to(NOW, &test_request(tokens(1, 2))))
         .collect();
     assert_eq!(next.len(), 4);
 }
@@ -50,17 +50,20 @@ fn round_robin_keeps_turns_per_model() {
     other
         .iter_mut()
         .for_each(|candidate| candidate.namespace.model = "other".into());
-    let first = fleet.goes_to(NOW, &ask(tokens(1, 2)));
+    let first = fleet.goes_to(NOW, &test_request(tokens(1, 2)));
     std::mem::swap(&mut fleet.candidates, &mut other);
-    assert_eq!(fleet.goes_to(NOW, &ask(tokens(1, 2))), 1);
+    assert_eq!(fleet.goes_to(NOW, &test_request(tokens(1, 2))), 1);
     std::mem::swap(&mut fleet.candidates, &mut other);
-    assert_eq!((first, fleet.goes_to(NOW, &ask(tokens(1, 2)))), (1, 2));
+    assert_eq!(
+        (first, fleet.goes_to(NOW, &test_request(tokens(1, 2)))),
+        (1, 2)
+    );
 }
 
 #[test]
 fn random_reaches_every_target_about_equally() {
     let fleet = TestFleet::with(4, Policy::Random);
-    let counts = fleet.burst(4000, &ask(tokens(1, 2)));
+    let counts = fleet.burst(4000, &test_request(tokens(1, 2)));
     assert!(
         counts.iter().all(|count| (850..1150).contains(count)),
         "{counts:?}"
@@ -70,7 +73,7 @@ fn random_reaches_every_target_about_equally() {
 #[test]
 fn five_hundred_equal_prompts_spread_exactly_under_least_loaded() {
     let fleet = TestFleet::with(4, Policy::LeastLoaded);
-    assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
+    assert_eq!(fleet.burst(500, &test_request(tokens(1, 40))), [125; 4]);
 }
 
 #[test]
@@ -79,8 +82,11 @@ fn least_loaded_fills_targets_by_their_weight() {
     for (candidate, weight) in fleet.candidates.iter_mut().zip([1.0, 2.0, 0.5]) {
         candidate.weight = weight;
     }
-    assert_eq!(fleet.burst(350, &ask(tokens(1, 4))), [100, 200, 50]);
-    let decision = fleet.plan(NOW, &ask(tokens(1, 4))).decision;
+    assert_eq!(
+        fleet.burst(350, &test_request(tokens(1, 4))),
+        [100, 200, 50]
+    );
+    let decision = fleet.plan(NOW, &test_request(tokens(1, 4))).decision;
     let row = decision
         .candidates
         .iter()
@@ -100,7 +106,7 @@ fn least_loaded_fills_targets_by_their_weight() {
         .candidates
         .iter_mut()
         .for_each(|candidate| candidate.weight = 0.3);
-    assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
+    assert_eq!(fleet.burst(500, &test_request(tokens(1, 40))), [125; 4]);
 }
 
 #[test]
@@ -109,7 +115,7 @@ fn random_draws_by_weight() {
     for (candidate, weight) in fleet.candidates.iter_mut().zip([1.0, 6.0, 3.0]) {
         candidate.weight = weight;
     }
-    let counts = fleet.burst(10_000, &ask(tokens(1, 2)));
+    let counts = fleet.burst(10_000, &test_request(tokens(1, 2)));
     for (count, expected) in counts.iter().zip([1000usize, 6000, 3000]) {
         assert!(count.abs_diff(expected) < 200, "{counts:?}");
     }
@@ -123,7 +129,7 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
             .candidates
             .iter_mut()
             .for_each(|candidate| candidate.cache = cache);
-        let refused = fleet.plan(NOW, &ask(tokens(1, 40)));
+        let refused = fleet.plan(NOW, &test_request(tokens(1, 40)));
         let refusing = refused.decode.target;
         fleet.router.failed(at_ms(1), refused.reservation);
         assert_eq!(
@@ -133,7 +139,7 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
             ),
             (0, 0)
         );
-        let next = fleet.plan(at_ms(2), &ask(tokens(1, 40)));
+        let next = fleet.plan(at_ms(2), &test_request(tokens(1, 40)));
         assert_eq!(
             next.decision
                 .candidates
@@ -150,7 +156,7 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
         fleet.router.failed(at_ms(4), refused.reservation);
         assert_eq!(
             fleet
-                .plan(at_ms(5), &ask(tokens(1, 40)))
+                .plan(at_ms(5), &test_request(tokens(1, 40)))
                 .decision
                 .winner
                 .predicted_cached_tokens,
@@ -170,8 +176,8 @@ fn a_refusal_removes_neither_confirmed_blocks_nor_those_renewed_by_another_reque
             (overlap.blocks.device, overlap.blocks.speculative)
         })
     };
-    let first = fleet.plan(at_ms(0), &ask(tokens(1, 40)));
-    let second = fleet.plan(at_ms(1), &ask(tokens(1, 30)));
+    let first = fleet.plan(at_ms(0), &test_request(tokens(1, 40)));
+    let second = fleet.plan(at_ms(1), &test_request(tokens(1, 30)));
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     assert_eq!(warm(2), (10, 30));
     fleet.router.failed(at_ms(3), first.reservation);
@@ -189,7 +195,7 @@ fn least_loaded_rotates_while_everything_is_idle() {
             NOW,
             &TestRequest {
                 random,
-                ..ask(tokens(1, 2))
+                ..test_request(tokens(1, 2))
             },
         );
         counts[plan.decode.target.worker.0 as usize] += 1;
@@ -209,7 +215,7 @@ fn kv_aware_picks_the_longest_contiguous_prefix() {
     let mut gap = prompt.clone();
     gap[0] += 1;
     fleet.stored(3, &gap, Tier::Device);
-    let decision = fleet.plan(NOW, &ask(prompt)).decision;
+    let decision = fleet.plan(NOW, &test_request(prompt)).decision;
     assert_eq!(decision.winner.target, target(2));
     assert_eq!(decision.winner.predicted_cached_tokens, 7 * BLOCK);
     assert_eq!(decision.cost_unit, CostUnit::Score);
@@ -222,7 +228,9 @@ fn a_partial_trailing_block_is_ignored() {
     let fleet = TestFleet::with(2, Policy::KvAware);
     let prompt = tokens(1, 3);
     fleet.stored(2, &prompt, Tier::Device);
-    let decision = fleet.plan(NOW, &ask(prompt[..40].to_vec())).decision;
+    let decision = fleet
+        .plan(NOW, &test_request(prompt[..40].to_vec()))
+        .decision;
     assert_eq!(decision.winner.target, target(2));
     assert_eq!(decision.winner.prompt_blocks, 2);
     assert_eq!(decision.winner.predicted_cached_tokens, 32);
@@ -237,7 +245,7 @@ fn kv_aware_without_a_match_picks_the_least_loaded() {
             worker: WorkerId(worker),
             rank: None,
         }),
-        ..ask(tokens(worker, 2))
+        ..test_request(tokens(worker, 2))
     };
     for worker in [1, 1, 2, 3, 3] {
         fleet.plan(NOW, &pinned(worker));
@@ -247,7 +255,7 @@ fn kv_aware_without_a_match_picks_the_least_loaded() {
             NOW,
             &TestRequest {
                 random,
-                ..ask(tokens(9, 4))
+                ..test_request(tokens(9, 4))
             },
         );
         assert_eq!(plan.decode.target, target(2));
@@ -262,8 +270,8 @@ fn kv_aware_settles_equal_matches_by_load() {
     let prompt = tokens(1, 4);
     fleet.stored(1, &prompt, Tier::Device);
     fleet.stored(2, &prompt, Tier::Device);
-    let busy = fleet.goes_to(NOW, &ask(prompt.clone()));
-    assert_ne!(fleet.goes_to(NOW, &ask(prompt)), busy);
+    let busy = fleet.goes_to(NOW, &test_request(prompt.clone()));
+    assert_ne!(fleet.goes_to(NOW, &test_request(prompt)), busy);
 }
 
 #[test]
@@ -281,7 +289,7 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
         ..RoutingSettings::default()
     };
     let decision = stored(weighted.clone())
-        .plan(NOW, &ask(prompt.clone()))
+        .plan(NOW, &test_request(prompt.clone()))
         .decision;
     assert_eq!(decision.winner.target, target(2));
     let score = |decision: &routing::Decision, i: usize| {
@@ -301,7 +309,10 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
         },
         ..weighted
     };
-    assert_eq!(stored(plain.clone()).goes_to(NOW, &ask(prompt.clone())), 1);
+    assert_eq!(
+        stored(plain.clone()).goes_to(NOW, &test_request(prompt.clone())),
+        1
+    );
     // A request's model may override the tier weights.
     let overrides = Overrides {
         medium_weights: Some(MediumWeights::default()),
@@ -312,7 +323,7 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
             NOW,
             &TestRequest {
                 overrides,
-                ..ask(prompt.clone())
+                ..test_request(prompt.clone())
             }
         ),
         2
@@ -324,7 +335,7 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
 fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
     for policy in [Policy::KvAware, Policy::Warm] {
         let fleet = TestFleet::with(4, policy);
-        let first = fleet.plan(NOW, &ask(tokens(1, 40)));
+        let first = fleet.plan(NOW, &test_request(tokens(1, 40)));
         assert_eq!(
             first.decision.winner.predicted_cached_tokens, 0,
             "its own insert does not count"
@@ -334,7 +345,7 @@ fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
                 at_ms(1),
                 &TestRequest {
                     random,
-                    ..ask(tokens(1, 40))
+                    ..test_request(tokens(1, 40))
                 },
             );
             assert_eq!(next.decode.target, first.decode.target, "{policy}");
@@ -349,11 +360,11 @@ fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
 #[contract("V15")]
 fn an_entry_that_no_event_confirms_expires() {
     let fleet = TestFleet::with(2, Policy::KvAware);
-    let first = fleet.plan(NOW, &ask(tokens(1, 40)));
+    let first = fleet.plan(NOW, &test_request(tokens(1, 40)));
     fleet.router.done(at_ms(10), first.reservation);
     assert_eq!(
         fleet
-            .plan(at_ms(1_999), &ask(tokens(1, 40)))
+            .plan(at_ms(1_999), &test_request(tokens(1, 40)))
             .decision
             .winner
             .predicted_cached_tokens,
@@ -361,10 +372,10 @@ fn an_entry_that_no_event_confirms_expires() {
     );
 
     let fleet = TestFleet::with(2, Policy::KvAware);
-    fleet.plan(NOW, &ask(tokens(1, 40)));
+    fleet.plan(NOW, &test_request(tokens(1, 40)));
     assert_eq!(
         fleet
-            .plan(at_ms(2_001), &ask(tokens(1, 40)))
+            .plan(at_ms(2_001), &test_request(tokens(1, 40)))
             .decision
             .winner
             .predicted_cached_tokens,
@@ -376,11 +387,11 @@ fn an_entry_that_no_event_confirms_expires() {
 fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
     let fleet = TestFleet::with(1, Policy::Warm);
     // 70,000 tokens at the prior's 7,000 a second: ten seconds of queue.
-    fleet.plan(NOW, &ask(tokens(1, 70_000 / BLOCK)));
-    fleet.plan(NOW, &ask(tokens(2, 40)));
+    fleet.plan(NOW, &test_request(tokens(1, 70_000 / BLOCK)));
+    fleet.plan(NOW, &test_request(tokens(2, 40)));
     assert_eq!(
         fleet
-            .plan(at_ms(11_000), &ask(tokens(2, 40)))
+            .plan(at_ms(11_000), &test_request(tokens(2, 40)))
             .decision
             .winner
             .predicted_cached_tokens,
@@ -388,7 +399,7 @@ fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
     );
     assert_eq!(
         fleet
-            .plan(at_ms(30_000), &ask(tokens(3, 40)))
+            .plan(at_ms(30_000), &test_request(tokens(3, 40)))
             .decision
             .winner
             .predicted_cached_tokens,
@@ -406,10 +417,10 @@ fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
         ..RoutingSettings::default()
     };
     let mut fleet = TestFleet::new(2, settings);
-    fleet.plan(NOW, &ask(tokens(1, 40)));
+    fleet.plan(NOW, &test_request(tokens(1, 40)));
     assert_eq!(
         fleet
-            .plan(NOW, &ask(tokens(1, 40)))
+            .plan(NOW, &test_request(tokens(1, 40)))
             .decision
             .winner
             .predicted_cached_tokens,
@@ -421,10 +432,10 @@ fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
         .candidates
         .iter_mut()
         .for_each(|candidate| candidate.cache = CacheSource::Predicted);
-    fleet.plan(NOW, &ask(tokens(2, 40)));
+    fleet.plan(NOW, &test_request(tokens(2, 40)));
     let later = |ms| {
         fleet
-            .plan(at_ms(ms), &ask(tokens(2, 40)))
+            .plan(at_ms(ms), &test_request(tokens(2, 40)))
             .decision
             .winner
             .predicted_cached_tokens
@@ -434,10 +445,10 @@ fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
         candidates: fleet.candidates,
         ..TestFleet::with(2, Policy::Warm)
     };
-    fleet.plan(NOW, &ask(tokens(2, 40)));
+    fleet.plan(NOW, &test_request(tokens(2, 40)));
     assert_eq!(
         fleet
-            .plan(at_ms(121_000), &ask(tokens(2, 40)))
+            .plan(at_ms(121_000), &test_request(tokens(2, 40)))
             .decision
             .winner
             .predicted_cached_tokens,
@@ -450,16 +461,16 @@ fn a_long_queue_outweighs_a_longer_cached_prefix() {
     let fleet = TestFleet::with(2, Policy::Warm);
     let prompt = tokens(1, 60);
     fleet.stored(1, &prompt, Tier::Device);
-    assert_eq!(fleet.goes_to(NOW, &ask(prompt.clone())), 1);
+    assert_eq!(fleet.goes_to(NOW, &test_request(prompt.clone())), 1);
     let queue = TestRequest {
         pin: Some(Pin {
             worker: WorkerId(1),
             rank: None,
         }),
-        ..ask(tokens(2, 250))
+        ..test_request(tokens(2, 250))
     };
     fleet.plan(NOW, &queue);
-    let decision = fleet.plan(NOW, &ask(prompt)).decision;
+    let decision = fleet.plan(NOW, &test_request(prompt)).decision;
     assert_eq!(decision.winner.target, target(2));
     assert!(decision.runner_up.unwrap().regret_ms.unwrap() > 0.0);
     assert_eq!(decision.candidates[1].predicted_cached_tokens, 59 * BLOCK);
@@ -475,10 +486,10 @@ fn warm_waits_for_a_warm_target_while_the_wait_is_shorter_than_the_prefill() {
             worker: WorkerId(1),
             rank: None,
         }),
-        ..ask(tokens(2, 60))
+        ..test_request(tokens(2, 60))
     };
     fleet.plan(NOW, &queue);
-    assert_eq!(fleet.goes_to(NOW, &ask(prompt)), 1);
+    assert_eq!(fleet.goes_to(NOW, &test_request(prompt)), 1);
 }
 
 #[test]
@@ -498,7 +509,7 @@ fn the_terms_of_warm_add_up_to_its_cost() {
             at_ms(u64::from(i)),
             &TestRequest {
                 overrides,
-                ..ask(tokens(i % 5, 30 + i))
+                ..test_request(tokens(i % 5, 30 + i))
             },
         );
         for row in &plan.decision.candidates {
@@ -518,7 +529,7 @@ fn the_terms_of_warm_add_up_to_its_cost() {
 fn a_burst_of_equal_prompts_never_stays_on_one_worker() {
     for blocks in [0, 1, 8, 60, 500, 2000] {
         let fleet = TestFleet::with(4, Policy::Warm);
-        let counts = fleet.burst(500, &ask(tokens(1, blocks)));
+        let counts = fleet.burst(500, &test_request(tokens(1, blocks)));
         assert!(
             counts.iter().all(|count| *count <= 250),
             "{blocks} blocks: {counts:?}"
@@ -532,11 +543,11 @@ fn a_burst_of_different_prompts_spreads_evenly() {
         let fleet = TestFleet::with(4, policy);
         let mut counts = [0; 4];
         for i in 0..200u32 {
-            let asked = TestRequest {
+            let request = TestRequest {
                 random: u64::from(i) * 77,
-                ..ask(tokens(i, 20))
+                ..test_request(tokens(i, 20))
             };
-            counts[fleet.goes_to(NOW, &asked) as usize - 1] += 1;
+            counts[fleet.goes_to(NOW, &request) as usize - 1] += 1;
         }
         assert!(
             counts.iter().all(|count| (45..=55).contains(count)),
@@ -555,7 +566,7 @@ fn misses_on_an_idle_fleet_use_every_cache() {
             now,
             &TestRequest {
                 random: u64::from(i),
-                ..ask(tokens(i, 40))
+                ..test_request(tokens(i, 40))
             },
         );
         counts[plan.decode.target.worker.0 as usize - 1] += 1;
@@ -580,7 +591,7 @@ fn a_slower_engine_gets_fewer_requests_once_its_speed_is_known() {
     let mut late = [0; 2];
     for i in 0..120u32 {
         let now = at_ms(u64::from(i) * 10_000);
-        let prompt = ask(tokens(i, 20 + (i * 13) % 90));
+        let prompt = test_request(tokens(i, 20 + (i * 13) % 90));
         let plan = fleet.plan(now, &prompt);
         let slow = plan.decode.target == target(2);
         let tokens_per_s = if slow { 500.0 } else { 10_000.0 };
@@ -605,7 +616,7 @@ fn active_blocks_beyond_the_cache_cost_time() {
     let mut fleet = TestFleet::with(2, Policy::Warm);
     fleet.candidates[0].total_blocks = Some(64);
     fleet.candidates[1].total_blocks = Some(100_000);
-    let decision = fleet.plan(NOW, &ask(tokens(1, 200))).decision;
+    let decision = fleet.plan(NOW, &test_request(tokens(1, 200))).decision;
     assert_eq!(decision.winner.target, target(2));
     assert!(decision.candidates[1].terms.get("eviction_ms").unwrap() > 1000.0);
     assert_eq!(
@@ -624,7 +635,7 @@ fn a_joining_worker_is_filled_gradually() {
             now,
             &TestRequest {
                 random: second.into(),
-                ..ask(prompt.clone())
+                ..test_request(prompt.clone())
             },
         );
         fleet.stored(plan.decode.target.worker.0, &prompt, Tier::Device);
@@ -663,11 +674,11 @@ fn prefix_memory_applies_only_without_a_cache_match_and_below_the_load_bound() {
             served_by: Some(WorkerId(2)),
             ..Affinity::default()
         },
-        ..ask(prompt.clone())
+        ..test_request(prompt.clone())
     };
     for policy in [Policy::KvAware, Policy::CacheAware] {
         let fleet = TestFleet::with(4, policy);
-        let told = |fleet: &TestFleet| {
+        let winner_of = |fleet: &TestFleet| {
             let decision = fleet.preview(NOW, &hinted(policy)).expect("four are free");
             let row = decision
                 .candidates
@@ -680,20 +691,20 @@ fn prefix_memory_applies_only_without_a_cache_match_and_below_the_load_bound() {
                 row.cost,
             )
         };
-        assert_eq!(told(&fleet), (target(2), Some(1.0), 0.0), "{policy}");
+        assert_eq!(winner_of(&fleet), (target(2), Some(1.0), 0.0), "{policy}");
         // Its even share and a quarter: three of six requests in flight and this one.
         let on = |worker| TestRequest {
             pin: Some(Pin {
                 worker: WorkerId(worker),
                 rank: None,
             }),
-            ..ask(tokens(9, 1))
+            ..test_request(tokens(9, 1))
         };
         (0..2).for_each(|_| drop(fleet.plan(NOW, &on(2))));
         (0..4).for_each(|_| drop(fleet.plan(NOW, &on(1))));
-        assert_eq!(told(&fleet).0, target(2), "{policy}");
+        assert_eq!(winner_of(&fleet).0, target(2), "{policy}");
         fleet.plan(NOW, &on(2));
-        let full = told(&fleet);
+        let full = winner_of(&fleet);
         assert!(
             full.0 != target(2) && full.1 == Some(0.0),
             "{policy}: {full:?}"

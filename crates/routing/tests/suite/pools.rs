@@ -9,7 +9,9 @@ use routing::{
     RoutingSettings, TargetLoad,
 };
 
-use crate::fleet::{PrefillWorkers, TestFleet, TestRandom, ask, at_ms, candidate, target, tokens};
+use crate::fleet::{
+    PrefillWorkers, TestFleet, TestRandom, at_ms, candidate, target, test_request, tokens,
+};
 
 const NOW: Moment = Moment::START;
 
@@ -67,7 +69,7 @@ fn each_leg_is_chosen_by_its_own_policy_among_its_own_workers() {
     fleet.stored(2, &tokens(1, 10), Tier::Device);
     fleet.stored(12, &tokens(1, 10), Tier::Device);
     let plans: Vec<Plan> = (0..4)
-        .map(|_| fleet.plan(NOW, &ask(tokens(1, 20))))
+        .map(|_| fleet.plan(NOW, &test_request(tokens(1, 20))))
         .collect();
     assert!(
         plans.iter().all(|plan| plan.decode.target == target(2)),
@@ -86,7 +88,7 @@ fn each_leg_is_chosen_by_its_own_policy_among_its_own_workers() {
 fn the_prefill_goes_to_the_prefill_worker_that_has_the_prompt_cached() {
     let fleet = pools(2, 3);
     fleet.stored(12, &tokens(1, 60), Tier::Device);
-    let plan = fleet.plan(NOW, &ask(tokens(1, 64)));
+    let plan = fleet.plan(NOW, &test_request(tokens(1, 64)));
     assert_eq!(leg(&plan), 12);
     let leg = plan.prefill.as_ref().expect("a leg");
     assert_eq!(
@@ -108,7 +110,7 @@ fn the_prefill_goes_to_the_prefill_worker_that_has_the_prompt_cached() {
 #[contract("DY25")]
 fn prompt_tokens_count_on_the_prefill_worker_and_blocks_on_the_decode_worker() {
     let fleet = pools(1, 1);
-    let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
+    let plan = fleet.plan(NOW, &test_request(tokens(1, 10)));
     let prefill = TargetLoad {
         in_flight: 1,
         queued_prefill_tokens: 160,
@@ -161,7 +163,7 @@ fn a_workers_speed_is_learned_only_from_prompts_that_it_computes() {
     let before = fleet.router.rates(WorkerId(1));
     for n in 0..30u32 {
         let start = at_ms(u64::from(n) * 1_000);
-        let plan = fleet.plan(start, &ask(tokens(n + 1, 100)));
+        let plan = fleet.plan(start, &test_request(tokens(n + 1, 100)));
         let leg = plan.prefill.expect("a leg").reservation;
         fleet
             .router
@@ -187,7 +189,7 @@ fn a_workers_speed_is_learned_only_from_prompts_that_it_computes() {
 fn a_decode_worker_computes_an_uncached_rest_up_to_the_threshold() {
     let mut fleet = pools(1, 1);
     fleet.stored(1, &tokens(1, 8), Tier::Device);
-    let prompt = ask(tokens(1, 10));
+    let prompt = test_request(tokens(1, 10));
     for (tokens, reason) in [
         (0, None),
         (31, None),
@@ -212,7 +214,7 @@ fn a_decode_worker_computes_an_uncached_rest_up_to_the_threshold() {
 fn without_a_threshold_even_a_fully_cached_prompt_has_a_prefill_leg() {
     let fleet = pools(1, 1);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
-    assert_eq!(leg(&fleet.plan(NOW, &ask(tokens(1, 10)))), 11);
+    assert_eq!(leg(&fleet.plan(NOW, &test_request(tokens(1, 10)))), 11);
 }
 
 #[test]
@@ -225,7 +227,7 @@ fn an_empty_prefill_pool_leaves_all_work_to_the_decode_worker_and_is_recorded() 
         reason: ExcludeReason::Busy,
     };
     fleet.pool.as_mut().expect("a pool").excluded = vec![out];
-    let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
+    let plan = fleet.plan(NOW, &test_request(tokens(1, 10)));
     assert!(plan.prefill.is_none());
     assert_eq!(skipped(&plan.decision), Some(PrefillSkip::NoPrefillWorker));
     assert_eq!(
@@ -241,12 +243,12 @@ fn a_worker_requested_by_name_is_pinned_in_its_own_pool() {
     let mut fleet = pools(2, 2);
     threshold(&mut fleet, u32::MAX);
     let pinned = |worker| {
-        let mut ask = ask(tokens(1, 10));
-        ask.pin = Some(Pin {
+        let mut request = test_request(tokens(1, 10));
+        request.pin = Some(Pin {
             worker: WorkerId(worker),
             rank: Some(DpRank(0)),
         });
-        ask
+        request
     };
     assert_eq!(fleet.plan(NOW, &pinned(2)).decode.target, target(2));
     let plan = fleet.plan(NOW, &pinned(12));
@@ -261,8 +263,8 @@ fn a_worker_requested_by_name_is_pinned_in_its_own_pool() {
 #[test]
 fn both_workers_get_speculative_entries_for_the_prompt() {
     let fleet = pools(2, 2);
-    let first = fleet.plan(NOW, &ask(tokens(1, 10)));
-    let again = fleet.plan(NOW, &ask(tokens(1, 10)));
+    let first = fleet.plan(NOW, &test_request(tokens(1, 10)));
+    let again = fleet.plan(NOW, &test_request(tokens(1, 10)));
     assert_eq!((again.decode, leg(&again)), (first.decode, leg(&first)));
     assert_eq!(again.decision.winner.predicted_cached_tokens, 9 * 16);
     assert_eq!(
@@ -274,13 +276,15 @@ fn both_workers_get_speculative_entries_for_the_prompt() {
 #[test]
 fn a_withdrawn_plan_leaves_no_speculative_entries_and_no_failure() {
     let fleet = pools(1, 1);
-    let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
+    let plan = fleet.plan(NOW, &test_request(tokens(1, 10)));
     fleet.router.withdraw(NOW, plan.reservation);
     fleet.router.withdraw(NOW, plan.reservation);
     fleet
         .router
         .failed(NOW, plan.prefill.expect("a leg").reservation);
-    let after = fleet.preview(NOW, &ask(tokens(1, 10))).expect("a decision");
+    let after = fleet
+        .preview(NOW, &test_request(tokens(1, 10)))
+        .expect("a decision");
     assert_eq!(
         (
             after.winner.predicted_cached_tokens,
@@ -294,7 +298,7 @@ fn a_withdrawn_plan_leaves_no_speculative_entries_and_no_failure() {
 fn a_preview_names_the_prefill_worker_and_changes_nothing() {
     let fleet = pools(2, 2);
     fleet.stored(12, &tokens(1, 10), Tier::Device);
-    let prompt = ask(tokens(1, 10));
+    let prompt = test_request(tokens(1, 10));
     let preview = fleet.preview(NOW, &prompt).expect("a decision");
     assert_eq!(
         (
@@ -311,7 +315,7 @@ fn a_preview_names_the_prefill_worker_and_changes_nothing() {
 #[test]
 fn potential_loads_cover_both_pools_and_count_the_prompt_once() {
     let mut fleet = pools(1, 1);
-    let prompt = ask(tokens(1, 10));
+    let prompt = test_request(tokens(1, 10));
     let loads = |fleet: &TestFleet| -> Vec<_> {
         let loads = fleet.potential_loads(NOW, &prompt);
         loads
@@ -331,7 +335,7 @@ fn potential_loads_cover_both_pools_and_count_the_prompt_once() {
 /// One step of an open request.
 #[derive(Clone, Copy, Debug)]
 enum PoolStep {
-    Ask {
+    Request {
         topic: u32,
         blocks: u32,
         streamed: bool,
@@ -350,7 +354,7 @@ fn step() -> impl Strategy<Value = PoolStep> {
     let at = || 0usize..32;
     prop_oneof![
         4 => (1u32..4, 1u32..30, any::<bool>(), prop_oneof![Just(0u32), 1u32..400])
-            .prop_map(|(topic, blocks, streamed, threshold)| PoolStep::Ask { topic, blocks, streamed, threshold }),
+            .prop_map(|(topic, blocks, streamed, threshold)| PoolStep::Request { topic, blocks, streamed, threshold }),
         2 => at().prop_map(PoolStep::Computed),
         2 => at().prop_map(PoolStep::FirstToken),
         1 => at().prop_map(PoolStep::PrefillFailed),
@@ -373,9 +377,9 @@ proptest! {
             let now = at_ms(n as u64 * 7);
             let some = |open: &mut Vec<Plan>, at: usize| (!open.is_empty()).then(|| at % open.len());
             match step {
-                PoolStep::Ask { topic, blocks, streamed, threshold: tokens_at_most } => {
+                PoolStep::Request { topic, blocks, streamed, threshold: tokens_at_most } => {
                     threshold(&mut fleet, tokens_at_most);
-                    let mut prompt = ask(tokens(topic, blocks));
+                    let mut prompt = test_request(tokens(topic, blocks));
                     prompt.answer = if streamed { ReplyMode::Streamed } else { ReplyMode::Whole };
                     prompt.random = dice.roll();
                     let plan = fleet.plan(now, &prompt);

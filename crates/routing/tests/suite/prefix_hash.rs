@@ -11,7 +11,7 @@ use routing::{
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, target, tokens, with_prefix};
+use crate::fleet::{TestFleet, TestRandom, TestRequest, target, test_request, tokens, with_prefix};
 
 const NOW: Moment = Moment::START;
 
@@ -44,7 +44,7 @@ struct PlainRing(BTreeMap<u64, u32>);
 
 impl PlainRing {
     fn of(workers: u32, settings: RingSettings) -> Self {
-        let places = |worker: u32| {
+        let positions = |worker: u32| {
             (0..settings.virtual_nodes).map(move |i| {
                 (
                     xxh3_64_with_seed(format!("w{worker}/0#{i}").as_bytes(), settings.seed),
@@ -52,7 +52,7 @@ impl PlainRing {
                 )
             })
         };
-        Self((1..=workers).flat_map(places).collect())
+        Self((1..=workers).flat_map(positions).collect())
     }
 
     fn clockwise(&self, key: u64) -> impl Iterator<Item = u32> + '_ {
@@ -170,17 +170,17 @@ fn a_key_has_one_owner_after_restarts_on_every_replica_and_in_any_order_of_candi
     for (replica, fleet) in routers.iter_mut().enumerate() {
         // Another replica, or this one after a restart, numbers workers in order of discovery.
         dice.shuffle(&mut fleet.candidates);
-        for (met, candidate) in fleet.candidates.iter_mut().enumerate() {
-            candidate.target = target(u32::try_from(replica * 100 + met).expect("few workers"));
+        for (number, candidate) in fleet.candidates.iter_mut().enumerate() {
+            candidate.target = target(u32::try_from(replica * 100 + number).expect("few workers"));
         }
     }
     for _ in 0..2000 {
-        let asked = with_prefix(dice.roll());
+        let request = with_prefix(dice.roll());
         let owners: Vec<_> = routers
             .iter_mut()
             .map(|fleet| {
                 dice.shuffle(&mut fleet.candidates);
-                fleet.would_go_to(&asked)
+                fleet.would_go_to(&request)
             })
             .collect();
         assert!(owners.iter().all(|owner| *owner == owners[0]), "{owners:?}");
@@ -294,7 +294,7 @@ impl ObservedFleet {
         self.in_flight.get(&worker).copied().unwrap_or(0)
     }
 
-    fn ask(&mut self, key: u64) {
+    fn send(&mut self, key: u64) {
         let cap = self.cap();
         let present: Vec<u32> = self.present().collect();
         let walk = || {
@@ -379,7 +379,7 @@ fn in_a_hundred_thousand_random_steps_no_target_exceeds_the_cap() {
                     away.push(watched.fleet.candidates.swap_remove(leaving));
                 }
                 1 => watched.fleet.candidates.extend(away.pop()),
-                turn if turn < filling || watched.open.is_empty() => watched.ask(key),
+                turn if turn < filling || watched.open.is_empty() => watched.send(key),
                 _ => {
                     let ending = dice.below(watched.open.len());
                     watched.end(ending);
@@ -402,13 +402,13 @@ fn a_full_owner_passes_the_request_to_the_next_one_clockwise() {
         .find(|worker| *worker != walk[0])
         .expect("there are others");
     // Caps with 0, 1, 2 in flight on four: 1, 1, 1. The third goes to the next target after both.
-    let placed: Vec<_> = (0..3).map(|_| fleet.plan(NOW, &with_prefix(77))).collect();
-    let told = |i: usize| (placed[i].decode.target.worker.0, placed[i].decision.label);
-    assert_eq!(told(0), (walk[0], Some("prefix_hash")));
-    assert_eq!(told(1), (next, Some("overflow")));
-    assert_eq!(told(2).1, Some("overflow"));
+    let plans: Vec<_> = (0..3).map(|_| fleet.plan(NOW, &with_prefix(77))).collect();
+    let chosen = |i: usize| (plans[i].decode.target.worker.0, plans[i].decision.label);
+    assert_eq!(chosen(0), (walk[0], Some("prefix_hash")));
+    assert_eq!(chosen(1), (next, Some("overflow")));
+    assert_eq!(chosen(2).1, Some("overflow"));
     // The owner is below its cap again, and gets its key back.
-    fleet.router.done(NOW, placed[0].reservation);
+    fleet.router.done(NOW, plans[0].reservation);
     assert_eq!(fleet.goes_to(NOW, &with_prefix(77)), walk[0]);
 }
 
@@ -431,14 +431,14 @@ fn five_hundred_equal_prompts_at_once_stay_within_a_quarter_above_the_even_share
 #[contract("CK15")]
 fn without_a_key_the_configured_policy_decides_and_the_label_shows_it() {
     let fleet = TestFleet::new(4, hashing());
-    let decision = fleet.plan(NOW, &ask(tokens(1, 4))).decision;
+    let decision = fleet.plan(NOW, &test_request(tokens(1, 4))).decision;
     assert_eq!(
         (decision.policy, decision.method),
         (Policy::PrefixHash, Method::Fallback)
     );
     assert_eq!(decision.label, Some("fallback"));
     assert_eq!(
-        fleet.burst(399, &ask(Vec::new())).iter().max(),
+        fleet.burst(399, &test_request(Vec::new())).iter().max(),
         Some(&100),
         "least_loaded, the first one counted"
     );
@@ -453,7 +453,7 @@ fn without_a_key_the_configured_policy_decides_and_the_label_shows_it() {
     );
     assert_eq!(
         (0..6)
-            .map(|_| turns.goes_to(NOW, &ask(Vec::new())))
+            .map(|_| turns.goes_to(NOW, &test_request(Vec::new())))
             .collect::<Vec<_>>(),
         [1, 2, 3, 1, 2, 3]
     );
@@ -464,7 +464,7 @@ fn without_a_key_the_configured_policy_decides_and_the_label_shows_it() {
             ..hashing()
         },
     );
-    assert_eq!(itself.burst(400, &ask(Vec::new())), [100; 4]);
+    assert_eq!(itself.burst(400, &test_request(Vec::new())), [100; 4]);
 }
 
 #[test]
@@ -475,8 +475,8 @@ fn a_request_pinned_or_placed_by_another_policy_has_no_label() {
             worker: WorkerId(worker),
             rank: None,
         });
-        for asked in [with_prefix(1), ask(Vec::new())] {
-            let decision = fleet.plan(NOW, &TestRequest { pin, ..asked }).decision;
+        for request in [with_prefix(1), test_request(Vec::new())] {
+            let decision = fleet.plan(NOW, &TestRequest { pin, ..request }).decision;
             assert_eq!(
                 (decision.winner.target, decision.label),
                 (target(worker), None)

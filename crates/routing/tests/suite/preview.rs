@@ -9,7 +9,8 @@ use routing::{
 };
 
 use crate::fleet::{
-    BLOCK, TestFleet, TestRequest, ask, at_ms, candidate, in_session, target, tokens, with_prefix,
+    BLOCK, TestFleet, TestRequest, at_ms, candidate, in_session, target, test_request, tokens,
+    with_prefix,
 };
 
 /// One step in the history of a fleet.
@@ -63,13 +64,13 @@ fn steps() -> impl Strategy<Value = Vec<PreviewStep>> {
             topic,
             blocks,
         });
-    let place = || 0..8usize;
+    let index = || 0..8usize;
     prop::collection::vec(
         prop_oneof![
             4 => send,
-            1 => place().prop_map(PreviewStep::FirstToken),
-            1 => place().prop_map(PreviewStep::Done),
-            1 => place().prop_map(PreviewStep::Failed),
+            1 => index().prop_map(PreviewStep::FirstToken),
+            1 => index().prop_map(PreviewStep::Done),
+            1 => index().prop_map(PreviewStep::Failed),
             1 => stored,
             1 => Just(PreviewStep::Joins),
         ],
@@ -116,12 +117,12 @@ proptest! {
         temperature in prop::sample::select(vec![0.0, 0.7]),
     ) {
         // Two fleets with the same history; in one of them a preview precedes every request.
-        let [asked, unasked] = [(); 2].map(|()| {
+        let [previewed, plain] = [(); 2].map(|()| {
             let mut fleet = TestFleet::with(3, Policy::Warm);
             fleet.candidates[2].cache = CacheSource::Predicted;
             fleet
         });
-        let mut fleets = [asked, unasked];
+        let mut fleets = [previewed, plain];
         let mut open = [Vec::new(), Vec::new()];
         for (n, step) in steps.iter().enumerate() {
             let now = at_ms(n as u64 * 37);
@@ -133,18 +134,18 @@ proptest! {
         let mut prompt = tokens(topic, 6);
         prompt.extend((0..tail).map(|i| 7_000_000 + i));
         let overrides = Overrides { temperature: Some(temperature), ..Overrides::default() };
-        let request = TestRequest { policy: Some(policy), random, overrides, affinity: affinity(topic), ..ask(prompt) };
-        let [asked, unasked] = &fleets;
+        let request = TestRequest { policy: Some(policy), random, overrides, affinity: affinity(topic), ..test_request(prompt) };
+        let [previewed, plain] = &fleets;
         // Effects of time happen with and without a preview.
-        asked.router.tick(now);
-        unasked.router.tick(now);
-        let before = state(asked);
-        let preview = asked.preview(now, &request).expect("all are free");
-        asked.potential_loads(now, &request);
-        prop_assert_eq!(&state(asked), &before);
-        let sent = asked.plan(now, &request).decision;
+        previewed.router.tick(now);
+        plain.router.tick(now);
+        let before = state(previewed);
+        let preview = previewed.preview(now, &request).expect("all are free");
+        previewed.potential_loads(now, &request);
+        prop_assert_eq!(&state(previewed), &before);
+        let sent = previewed.plan(now, &request).decision;
         prop_assert_eq!(summary(&preview), summary(&sent));
-        prop_assert_eq!(summary(&preview), summary(&unasked.plan(now, &request).decision));
+        prop_assert_eq!(summary(&preview), summary(&plain.plan(now, &request).decision));
     }
 }
 
@@ -162,9 +163,9 @@ fn live(
     open: &mut Vec<routing::ReservationId>,
     now: Moment,
     step: &PreviewStep,
-    asks_first: bool,
+    previews_first: bool,
 ) {
-    let taken = |open: &mut Vec<_>, place: usize| (place < open.len()).then(|| open.remove(place));
+    let closed = |open: &mut Vec<_>, index: usize| (index < open.len()).then(|| open.remove(index));
     match step {
         PreviewStep::Send {
             topic,
@@ -187,25 +188,25 @@ fn live(
                     rank: None,
                 }),
                 affinity: affinity(*topic),
-                ..ask(tokens(*topic, *blocks))
+                ..test_request(tokens(*topic, *blocks))
             };
-            if asks_first {
+            if previews_first {
                 fleet.preview(now, &request).expect("all are free");
             }
             open.push(fleet.plan(now, &request).reservation);
         }
-        PreviewStep::FirstToken(place) => {
-            if let Some(id) = open.get(*place) {
+        PreviewStep::FirstToken(index) => {
+            if let Some(id) = open.get(*index) {
                 fleet.router.first_token(now, *id);
             }
         }
-        PreviewStep::Done(place) => {
-            if let Some(id) = taken(open, *place) {
+        PreviewStep::Done(index) => {
+            if let Some(id) = closed(open, *index) {
                 fleet.router.done(now, id);
             }
         }
-        PreviewStep::Failed(place) => {
-            if let Some(id) = taken(open, *place) {
+        PreviewStep::Failed(index) => {
+            if let Some(id) = closed(open, *index) {
                 fleet.router.failed(now, id);
             }
         }
@@ -227,7 +228,7 @@ fn live(
 #[test]
 fn a_preview_consumes_no_turn() {
     let fleet = TestFleet::with(3, Policy::RoundRobin);
-    let request = ask(tokens(1, 2));
+    let request = test_request(tokens(1, 2));
     for turn in 1..=3 {
         for _ in 0..5 {
             assert_eq!(
@@ -248,7 +249,7 @@ fn a_preview_is_rejected_like_the_request() {
     let mut fleet = TestFleet::with(1, Policy::DynamoCost);
     fleet.candidates.clear();
     let refusal = fleet
-        .preview(Moment::START, &ask(tokens(1, 2)))
+        .preview(Moment::START, &test_request(tokens(1, 2)))
         .expect_err("no target is present");
     assert_eq!(refusal.policy, Policy::DynamoCost);
 }

@@ -12,7 +12,7 @@ use routing::{
     RoutingSettings, TargetLoad, Ticket, WaitBudget,
 };
 
-use crate::fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens};
+use crate::fleet::{TestFleet, TestRequest, at_ms, target, test_request, tokens};
 
 const PATIENT: WaitBudget = WaitBudget {
     limit: Duration::from_secs(30),
@@ -23,8 +23,8 @@ const PATIENT: WaitBudget = WaitBudget {
 /// A request of `blocks` blocks that may wait. At the prior rate a block takes 16/7 ms.
 fn may_wait(topic: u32, blocks: u32) -> TestRequest {
     TestRequest {
-        patience: Some(PATIENT),
-        ..ask(tokens(topic, blocks))
+        wait_budget: Some(PATIENT),
+        ..test_request(tokens(topic, blocks))
     }
 }
 
@@ -38,9 +38,9 @@ fn with_queue(workers: u32, queue: QueueSettings) -> TestFleet {
     )
 }
 
-fn held(dispatch: Dispatch) -> Ticket {
+fn queued(dispatch: Dispatch) -> Ticket {
     match dispatch {
-        Dispatch::Held(ticket) => ticket,
+        Dispatch::Queued(ticket) => ticket,
         other => panic!("expected a ticket, got {other:?}"),
     }
 }
@@ -67,7 +67,7 @@ fn busy() -> (TestFleet, ReservationId) {
 #[test]
 fn a_request_waits_while_its_target_has_too_much_prefill_and_starts_at_the_first_token() {
     let (fleet, long) = busy();
-    let ticket = held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
+    let ticket = queued(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     assert_eq!(
         (
             fleet.router.queued_requests(),
@@ -98,13 +98,13 @@ fn a_target_with_capacity_gets_a_request_at_once_and_busy_targets_are_waited_for
     }
     bound.sort_unstable();
     assert_eq!(bound, [1, 2]);
-    held(fleet.dispatch(at_ms(1), &may_wait(3, 100)));
+    queued(fleet.dispatch(at_ms(1), &may_wait(3, 100)));
 }
 
 #[test]
 fn a_request_that_may_not_wait_is_pinned_or_has_another_policy_starts_at_once() {
     let (fleet, _) = busy();
-    fleet.plan(at_ms(1), &ask(tokens(2, 10)));
+    fleet.plan(at_ms(1), &test_request(tokens(2, 10)));
     let pin = Some(Pin {
         worker: WorkerId(1),
         rank: None,
@@ -145,10 +145,10 @@ fn a_request_that_may_not_wait_is_pinned_or_has_another_policy_starts_at_once() 
 #[test]
 fn the_shortest_uncached_prompt_goes_first_and_age_offsets_length() {
     let (fleet, long) = busy();
-    let forty = held(fleet.dispatch(at_ms(1), &may_wait(2, 40)));
-    let thirty = held(fleet.dispatch(at_ms(2), &may_wait(3, 30)));
+    let forty = queued(fleet.dispatch(at_ms(1), &may_wait(2, 40)));
+    let thirty = queued(fleet.dispatch(at_ms(2), &may_wait(3, 30)));
     fleet.stored(1, &tokens(4, 60), Tier::Device);
-    let cached = held(fleet.dispatch(at_ms(3), &may_wait(4, 60)));
+    let cached = queued(fleet.dispatch(at_ms(3), &may_wait(4, 60)));
     // Its prefill is short enough for another request to start behind it.
     let released = fleet.router.first_token(at_ms(20), long);
     assert_eq!(tickets(&released), [cached, thirty]);
@@ -157,7 +157,7 @@ fn the_shortest_uncached_prompt_goes_first_and_age_offsets_length() {
         .first_token(at_ms(30), released[0].plan.reservation);
     assert_eq!(tickets(&next), []);
     // 40 blocks are 91 ms, which a fifth of 500 ms offsets: it goes before a shorter, new one.
-    let fresh = held(fleet.dispatch(at_ms(500), &may_wait(5, 10)));
+    let fresh = queued(fleet.dispatch(at_ms(500), &may_wait(5, 10)));
     let released = fleet
         .router
         .first_token(at_ms(501), released[1].plan.reservation);
@@ -168,12 +168,12 @@ fn the_shortest_uncached_prompt_goes_first_and_age_offsets_length() {
 #[test]
 fn a_higher_priority_goes_before_a_shorter_prompt() {
     let (fleet, long) = busy();
-    let short = held(fleet.dispatch(at_ms(1), &may_wait(2, 30)));
+    let short = queued(fleet.dispatch(at_ms(1), &may_wait(2, 30)));
     let urgent = Overrides {
         priority: 1,
         ..Overrides::default()
     };
-    let urgent = held(fleet.dispatch(
+    let urgent = queued(fleet.dispatch(
         at_ms(2),
         &TestRequest {
             overrides: urgent,
@@ -193,20 +193,20 @@ fn a_request_at_its_wait_limit_starts_regardless_of_queued_prefill() {
     let fleet = with_queue(1, QueueSettings::default());
     // Two minutes of work without any report.
     fleet.plan(at_ms(50_000), &may_wait(1, 52_500));
-    let first = held(fleet.dispatch(at_ms(50_001), &may_wait(2, 90)));
+    let first = queued(fleet.dispatch(at_ms(50_001), &may_wait(2, 90)));
     let waited = WaitBudget {
         limit: Duration::from_secs(30),
         waited: Duration::from_secs(20),
         ..PATIENT
     };
-    let again = held(fleet.dispatch(
+    let again = queued(fleet.dispatch(
         at_ms(50_001),
         &TestRequest {
-            patience: Some(waited),
+            wait_budget: Some(waited),
             ..may_wait(3, 90)
         },
     ));
-    let fresh = held(fleet.dispatch(at_ms(70_000), &may_wait(4, 10)));
+    let fresh = queued(fleet.dispatch(at_ms(70_000), &may_wait(4, 10)));
     assert!(fleet.router.tick(at_ms(80_000)).is_empty());
     let then = fleet
         .router
@@ -227,15 +227,15 @@ fn a_request_at_its_wait_limit_starts_regardless_of_queued_prefill() {
 fn a_request_with_a_shorter_wait_limit_starts_in_time_before_older_ones() {
     let fleet = with_queue(1, QueueSettings::default());
     fleet.plan(at_ms(0), &may_wait(1, 52_500));
-    held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
+    queued(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     let short = WaitBudget {
         limit: Duration::from_secs(5),
         ..PATIENT
     };
-    let hurried = held(fleet.dispatch(
+    let hurried = queued(fleet.dispatch(
         at_ms(2),
         &TestRequest {
-            patience: Some(short),
+            wait_budget: Some(short),
             ..may_wait(3, 10)
         },
     ));
@@ -265,7 +265,7 @@ fn a_new_request_does_not_overtake_queued_ones_except_to_another_target() {
         },
     );
     // Its blocks are on the first worker: waiting costs far less than recomputing.
-    held(fleet.dispatch(at_ms(1), &may_wait(1, 400)));
+    queued(fleet.dispatch(at_ms(1), &may_wait(1, 400)));
     assert_eq!(fleet.goes_to(at_ms(2), &may_wait(3, 20)), 2);
     assert_eq!(fleet.router.queued_requests(), 1);
 }
@@ -288,7 +288,7 @@ fn the_queue_is_bounded_in_entries_and_bytes_and_rejects_the_excess() {
         },
     );
     let large = |topic| TestRequest {
-        patience: Some(WaitBudget {
+        wait_budget: Some(WaitBudget {
             bytes: 1_000_000,
             ..PATIENT
         }),
@@ -296,14 +296,14 @@ fn the_queue_is_bounded_in_entries_and_bytes_and_rejects_the_excess() {
     };
     for fleet in [&entries, &bytes] {
         fleet.plan(at_ms(0), &may_wait(1, 100));
-        let first = held(fleet.dispatch(at_ms(1), &large(2)));
-        held(fleet.dispatch(at_ms(1), &large(3)));
+        let first = queued(fleet.dispatch(at_ms(1), &large(2)));
+        queued(fleet.dispatch(at_ms(1), &large(3)));
         let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(1), &large(4)) else {
             panic!("there is no room")
         };
         assert!(refusal.queue_full && refusal.excluded.is_empty());
         assert!(fleet.router.cancel(first) && !fleet.router.cancel(first));
-        held(fleet.dispatch(at_ms(1), &large(4)));
+        queued(fleet.dispatch(at_ms(1), &large(4)));
         assert_eq!(
             (
                 fleet.router.queued_requests(),
@@ -322,7 +322,7 @@ fn the_next_release_time_is_known_without_events() {
         None,
         "no request waits"
     );
-    let ticket = held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
+    let ticket = queued(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     // 100 blocks take 228.6 ms; 50 ms before their end the next request may start.
     let then = fleet
         .router
@@ -345,16 +345,16 @@ fn a_target_is_credited_with_the_prompts_of_its_open_requests() {
             ..QueueSettings::default()
         },
     );
-    let home = fleet.goes_to(at_ms(0), &may_wait(1, 50));
+    let worker = fleet.goes_to(at_ms(0), &may_wait(1, 50));
     // Long after the speculative entries have expired, and before any event of the engine.
     let later = fleet.plan(at_ms(60_000), &may_wait(1, 50));
-    assert_eq!(later.decode.target, target(home));
+    assert_eq!(later.decode.target, target(worker));
     assert_eq!(later.decision.winner.predicted_cached_tokens, 49 * 16);
 }
 
 #[derive(Clone, Debug)]
 enum QueueStep {
-    Ask {
+    Request {
         topic: u32,
         blocks: u32,
         priority: i32,
@@ -368,7 +368,7 @@ enum QueueStep {
 
 fn step() -> impl Strategy<Value = QueueStep> {
     prop_oneof![
-        4 => (1u32..6, 0u32..80, -1i32..2).prop_map(|(topic, blocks, priority)| QueueStep::Ask { topic, blocks, priority }),
+        4 => (1u32..6, 0u32..80, -1i32..2).prop_map(|(topic, blocks, priority)| QueueStep::Request { topic, blocks, priority }),
         2 => (0usize..60).prop_map(QueueStep::FirstToken),
         1 => (0usize..60).prop_map(QueueStep::Done),
         1 => (0usize..60).prop_map(QueueStep::Failed),
@@ -414,11 +414,11 @@ proptest! {
         for (ms, step) in (0u64..).step_by(7).zip(&steps) {
             now = at_ms(ms);
             match step {
-                QueueStep::Ask { topic, blocks, priority } => {
+                QueueStep::Request { topic, blocks, priority } => {
                     let overrides = Overrides { priority: *priority, ..Overrides::default() };
                     match fleet.dispatch(now, &TestRequest { overrides, random: ms, ..may_wait(*topic, *blocks) }) {
                         Dispatch::Plan(plan) => account.reserve(plan.reservation),
-                        Dispatch::Held(ticket) => {
+                        Dispatch::Queued(ticket) => {
                             account.waiting.push(ticket);
                             account.take(router.take_released(now));
                         }

@@ -13,7 +13,7 @@ use routing::{
     RoutingSettings, Ticket, WaitBudget, WaitReason,
 };
 
-use crate::fleet::{TestFleet, TestRequest, ask, at_ms, candidate, target, tokens};
+use crate::fleet::{TestFleet, TestRequest, at_ms, candidate, target, test_request, tokens};
 
 const PATIENT: WaitBudget = WaitBudget {
     limit: Duration::from_secs(30),
@@ -26,21 +26,21 @@ const MANY: usize = 16;
 
 fn may_wait(topic: u32, blocks: u32) -> TestRequest {
     TestRequest {
-        patience: Some(PATIENT),
-        ..ask(tokens(topic, blocks))
+        wait_budget: Some(PATIENT),
+        ..test_request(tokens(topic, blocks))
     }
 }
 
 fn limited(topic: u32, blocks: u32, limit: Duration) -> TestRequest {
     TestRequest {
-        patience: Some(WaitBudget { limit, ..PATIENT }),
-        ..ask(tokens(topic, blocks))
+        wait_budget: Some(WaitBudget { limit, ..PATIENT }),
+        ..test_request(tokens(topic, blocks))
     }
 }
 
-fn held(dispatch: Dispatch) -> Ticket {
+fn queued(dispatch: Dispatch) -> Ticket {
     match dispatch {
-        Dispatch::Held(ticket) => ticket,
+        Dispatch::Queued(ticket) => ticket,
         other => panic!("expected a ticket, got {other:?}"),
     }
 }
@@ -69,7 +69,7 @@ fn release_all(router: &Router, now: Moment) -> Vec<ReleasedRequest> {
 fn saturate(fleet: &mut TestFleet, candidates: &[Candidate], now: Moment, blocks: u32) {
     for (topic, candidate) in (1_000u32..).zip(candidates) {
         fleet.candidates = vec![candidate.clone()];
-        fleet.plan(now, &ask(tokens(topic % 4_000, blocks)));
+        fleet.plan(now, &test_request(tokens(topic % 4_000, blocks)));
     }
     fleet.candidates = candidates.to_vec();
 }
@@ -80,7 +80,7 @@ fn one_call_releases_a_few_requests_and_reports_that_more_wait() {
     let fleet = TestFleet::new(1, RoutingSettings::default());
     fleet.plan(at_ms(0), &may_wait(1, 52_500));
     let waiting: Vec<_> = (0..200)
-        .map(|i| held(fleet.dispatch(at_ms(1 + i), &may_wait(2, 10))))
+        .map(|i| queued(fleet.dispatch(at_ms(1 + i), &may_wait(2, 10))))
         .collect();
     let now = at_ms(30_500);
     let first = fleet.router.take_released(now);
@@ -112,7 +112,7 @@ fn one_event_of_a_target_releases_a_few_requests_at_most() {
     let long = fleet.plan(at_ms(0), &may_wait(1, 52_500)).reservation;
     // Prompts at almost no cost: all of them may start at once.
     for i in 0..200 {
-        held(fleet.dispatch(at_ms(1 + i), &may_wait(2, 0)));
+        queued(fleet.dispatch(at_ms(1 + i), &may_wait(2, 0)));
     }
     let first = fleet.router.done(at_ms(300), long);
     assert!(
@@ -133,7 +133,7 @@ fn a_request_of_an_idle_model_starts_at_once_while_others_wait_for_another_model
     let saturated: Vec<_> = (1..=64).map(candidate).collect();
     saturate(&mut fleet, &saturated, at_ms(0), 200);
     for topic in 0..40 {
-        held(fleet.dispatch(at_ms(1), &may_wait(10 + topic, 50)));
+        queued(fleet.dispatch(at_ms(1), &may_wait(10 + topic, 50)));
     }
     fleet.candidates = vec![candidate(65)];
     assert_eq!(fleet.goes_to(at_ms(2), &may_wait(1, 100)), 65);
@@ -148,7 +148,7 @@ fn overlapping_sets_of_targets_have_separate_queues() {
     fleet.plan(at_ms(0), &may_wait(1, 1_000));
     // An adapter that only the first worker has.
     let adapter: Vec<_> = (0..300)
-        .map(|i| held(fleet.dispatch(at_ms(1), &may_wait(2 + i, 10))))
+        .map(|i| queued(fleet.dispatch(at_ms(1), &may_wait(2 + i, 10))))
         .collect();
     fleet.candidates = both;
     assert_eq!(
@@ -166,9 +166,9 @@ fn an_overdue_request_starts_in_time_at_any_queue_position() {
     saturate(&mut fleet, &candidates, at_ms(0), 3_000);
     let minute = Duration::from_secs(60);
     for topic in 0..39 {
-        held(fleet.dispatch(at_ms(1), &limited(10 + topic, 5, minute)));
+        queued(fleet.dispatch(at_ms(1), &limited(10 + topic, 5, minute)));
     }
-    let due = held(fleet.dispatch(at_ms(1), &limited(100, 50, Duration::from_secs(5))));
+    let due = queued(fleet.dispatch(at_ms(1), &limited(100, 50, Duration::from_secs(5))));
     let then = fleet
         .router
         .next_release(at_ms(2))
@@ -184,7 +184,7 @@ fn overdue_requests_start_in_order_of_deadline_not_of_arrival() {
     fleet.plan(at_ms(0), &may_wait(1, 52_500));
     let wait = |i: u64| limited(2, 10, Duration::from_secs(40 - i));
     let mut waiting: Vec<_> = (0..30)
-        .map(|i| held(fleet.dispatch(at_ms(1), &wait(i))))
+        .map(|i| queued(fleet.dispatch(at_ms(1), &wait(i))))
         .collect();
     waiting.reverse();
     assert_eq!(tickets(&release_all(&fleet.router, at_ms(45_000))), waiting);
@@ -195,7 +195,7 @@ fn targets_that_no_waiting_request_can_use_do_not_wake_the_queue() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     fleet.candidates = vec![candidate(1)];
     fleet.plan(at_ms(0), &may_wait(1, 400));
-    held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
+    queued(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     let own = fleet
         .router
         .next_release(at_ms(1))
@@ -227,7 +227,7 @@ fn candidates_of_queued_requests_are_shared_and_count_towards_the_bytes() {
     saturate(&mut fleet, &candidates, at_ms(0), 50);
     // All requests share one list: it is stored once.
     for topic in 0..200 {
-        held(fleet.dispatch(at_ms(1), &may_wait(1 + topic, 20)));
+        queued(fleet.dispatch(at_ms(1), &may_wait(1 + topic, 20)));
     }
     let shared = fleet.router.queued_requests();
     assert_eq!(shared, 200);
@@ -237,7 +237,7 @@ fn candidates_of_queued_requests_are_shared_and_count_towards_the_bytes() {
             candidate.namespace.salt = Some(format!("salt {salt}").into());
         }
         match fleet.dispatch(at_ms(2), &may_wait(1, 20)) {
-            Dispatch::Held(_) => {}
+            Dispatch::Queued(_) => {}
             Dispatch::Refused(refusal) => {
                 assert!(refusal.queue_full);
                 assert!(
@@ -262,7 +262,7 @@ fn a_saturated_model_does_not_delay_another_when_both_can_start() {
         release.push(fleet.plan(at_ms(0), &may_wait(worker, 1_000)).reservation);
         let count = if worker == 1 { 500 } else { 1 };
         for i in 0..count {
-            held(fleet.dispatch(at_ms(1), &may_wait(10 + worker, 10 + i % 20)));
+            queued(fleet.dispatch(at_ms(1), &may_wait(10 + worker, 10 + i % 20)));
         }
     }
     let mut went: Vec<ReleasedRequest> = fleet.router.done(at_ms(2), release[0]);
@@ -279,12 +279,14 @@ fn replace(
     fleet: &mut TestFleet,
     now: Moment,
     ticket: Ticket,
-    ask: &TestRequest,
+    request: &TestRequest,
     candidates: &[Candidate],
 ) {
     fleet.candidates = candidates.to_vec();
     assert!(
-        fleet.with_job(ask, |job| fleet.router.replace_candidates(now, ticket, job)),
+        fleet.with_job(request, |job| fleet
+            .router
+            .replace_candidates(now, ticket, job)),
         "it is held"
     );
 }
@@ -304,24 +306,24 @@ fn a_changed_fleet_keeps_every_queue_position_and_touches_no_other_model() {
     };
     fleet.candidates = vec![candidate(9)];
     fleet.plan(at_ms(0), &may_wait(1, 2_000));
-    let other = held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
+    let other = queued(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     fleet.candidates = vec![candidate(1)];
     fleet.plan(at_ms(0), &may_wait(1, 2_000));
     // In the expected order of release, which differs from the orders of arrival and of change.
-    let asks = [
+    let requests = [
         urgent(3, 60, 1),
         urgent(4, 30, 0),
         urgent(5, 50, 0),
         urgent(6, 20, -1),
     ];
     let mut waiting: Vec<(usize, Ticket)> = [2, 3, 0, 1]
-        .map(|i: usize| (i, held(fleet.dispatch(at_ms(2 + i as u64), &asks[i]))))
+        .map(|i: usize| (i, queued(fleet.dispatch(at_ms(2 + i as u64), &requests[i]))))
         .to_vec();
     let next = fleet.router.next_release(at_ms(10));
     // Another worker joins: it is idle.
     let both = [candidate(1), candidate(2)];
     for (ms, (i, ticket)) in (100..).zip([waiting[1], waiting[0], waiting[3]]) {
-        replace(&mut fleet, at_ms(ms), ticket, &asks[i], &both);
+        replace(&mut fleet, at_ms(ms), ticket, &requests[i], &both);
         assert!(
             release_all(&fleet.router, at_ms(ms)).is_empty(),
             "others of them may still come"
@@ -335,7 +337,7 @@ fn a_changed_fleet_keeps_every_queue_position_and_touches_no_other_model() {
     // The last one has moved: there is nothing more to wait for.
     let (last, ticket) = waiting[2];
     let mut now = at_ms(103);
-    replace(&mut fleet, now, ticket, &asks[last], &both);
+    replace(&mut fleet, now, ticket, &requests[last], &both);
     waiting.sort_unstable();
     let mut order = Vec::new();
     let mut released = VecDeque::from(release_all(&fleet.router, now));
@@ -362,8 +364,8 @@ fn a_request_that_stays_with_the_old_targets_delays_those_that_moved_by_a_quarte
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     fleet.candidates = vec![candidate(1)];
     fleet.plan(at_ms(0), &may_wait(1, 2_000));
-    let moves = held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
-    let stays = held(fleet.dispatch(at_ms(2), &may_wait(3, 10)));
+    let moves = queued(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
+    let stays = queued(fleet.dispatch(at_ms(2), &may_wait(3, 10)));
     let both = [candidate(1), candidate(2)];
     replace(&mut fleet, at_ms(100), moves, &may_wait(2, 10), &both);
     assert!(release_all(&fleet.router, at_ms(349)).is_empty());
@@ -375,13 +377,15 @@ fn a_request_that_stays_with_the_old_targets_delays_those_that_moved_by_a_quarte
 #[test]
 fn a_request_without_an_eligible_target_keeps_its_position_until_one_appears() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
-    let long = ask(tokens(1, 40));
+    let long = test_request(tokens(1, 40));
     let waits = TestRequest {
-        patience: Some(PATIENT),
+        wait_budget: Some(PATIENT),
         ..long
     };
     let ticket = fleet
-        .with_job(&waits, |job| fleet.router.enqueue_unplaced(at_ms(0), job))
+        .with_job(&waits, |job| {
+            fleet.router.enqueue_without_target(at_ms(0), job)
+        })
         .expect("there is room");
     assert_eq!(fleet.router.wait_reason(ticket), Some(WaitReason::NoWorker));
     assert!(
@@ -417,7 +421,7 @@ fn requests_that_wait_for_kv_space_are_released_in_order_and_only_as_space_allow
             ..may_wait(topic, 10)
         };
         let waiting: Vec<_> = (0..20u32)
-            .map(|i| held(fleet.dispatch(at_ms(i.into()), &short(10 + i))))
+            .map(|i| queued(fleet.dispatch(at_ms(i.into()), &short(10 + i))))
             .collect();
         assert_eq!(fleet.router.wait_reason(waiting[0]), Some(WaitReason::Busy));
         assert!(release_all(&fleet.router, at_ms(40)).is_empty());
@@ -431,7 +435,7 @@ fn requests_that_wait_for_kv_space_are_released_in_order_and_only_as_space_allow
         // 10 blocks each: the third request raises the share to 0.55, above 0.4.
         assert_eq!(tickets(&went), waiting[..2], "{policy}");
         used(&mut fleet, 0.25);
-        held(fleet.dispatch(at_ms(1_000), &short(99)));
+        queued(fleet.dispatch(at_ms(1_000), &short(99)));
         let after = fleet.router.done(at_ms(1_001), went[0].plan.reservation);
         assert_eq!(
             tickets(&after),
@@ -452,7 +456,7 @@ fn requests_that_wait_for_kv_space_are_released_in_order_and_only_as_space_allow
 fn an_overdue_request_does_not_start_above_the_busy_threshold_and_nothing_spins() {
     let mut fleet = TestFleet::with(1, Policy::Warm);
     used(&mut fleet, 0.9);
-    let ticket = held(fleet.dispatch(at_ms(0), &may_wait(1, 10)));
+    let ticket = queued(fleet.dispatch(at_ms(0), &may_wait(1, 10)));
     assert!(release_all(&fleet.router, at_ms(31_000)).is_empty());
     assert_eq!(fleet.router.next_release(at_ms(31_000)), None);
     assert!(fleet.router.cancel(ticket));
@@ -461,7 +465,7 @@ fn an_overdue_request_does_not_start_above_the_busy_threshold_and_nothing_spins(
 
 #[derive(Clone, Debug)]
 enum BoundStep {
-    Ask {
+    Request {
         set: usize,
         blocks: u32,
         priority: i32,
@@ -476,7 +480,7 @@ enum BoundStep {
 fn step() -> impl Strategy<Value = BoundStep> {
     prop_oneof![
         5 => (0usize..4, 0u32..60, -1i32..2, 1u64..40)
-            .prop_map(|(set, blocks, priority, limit_s)| BoundStep::Ask { set, blocks, priority, limit_s }),
+            .prop_map(|(set, blocks, priority, limit_s)| BoundStep::Request { set, blocks, priority, limit_s }),
         2 => (0usize..60).prop_map(BoundStep::Done),
         1 => (0usize..60).prop_map(BoundStep::GiveUp),
         1 => (0usize..60, 0usize..5).prop_map(|(which, set)| BoundStep::Replace(which, set)),
@@ -505,13 +509,13 @@ proptest! {
         for step in &steps {
             now = now + Duration::from_millis(3);
             match step {
-                BoundStep::Ask { set, blocks, priority, limit_s } => {
+                BoundStep::Request { set, blocks, priority, limit_s } => {
                     let overrides = routing::Overrides { priority: *priority, ..routing::Overrides::default() };
-                    let ask = TestRequest { overrides, ..limited(*blocks, *blocks, Duration::from_secs(*limit_s)) };
+                    let request = TestRequest { overrides, ..limited(*blocks, *blocks, Duration::from_secs(*limit_s)) };
                     fleet.candidates = sets[*set].clone();
-                    match fleet.dispatch(now, &ask) {
+                    match fleet.dispatch(now, &request) {
                         Dispatch::Plan(plan) => open.push(plan.reservation),
-                        Dispatch::Held(ticket) => drop(waiting.insert(ticket, ask)),
+                        Dispatch::Queued(ticket) => drop(waiting.insert(ticket, request)),
                         Dispatch::Refused(refusal) => panic!("{refusal:?}"),
                     }
                 }
@@ -524,9 +528,9 @@ proptest! {
                     assert!(fleet.router.cancel(ticket) && waiting.remove(&ticket).is_some());
                 }
                 BoundStep::Replace(i, set) if !waiting.is_empty() => {
-                    let (ticket, ask) = waiting.iter().nth(i % waiting.len()).expect("one of them");
-                    let (ticket, ask) = (*ticket, ask.clone());
-                    replace(&mut fleet, now, ticket, &ask, &sets[*set]);
+                    let (ticket, request) = waiting.iter().nth(i % waiting.len()).expect("one of them");
+                    let (ticket, request) = (*ticket, request.clone());
+                    replace(&mut fleet, now, ticket, &request, &sets[*set]);
                 }
                 BoundStep::Wait(ms) => now = now + Duration::from_millis(*ms),
                 _ => {}
@@ -535,8 +539,8 @@ proptest! {
             prop_assert_eq!(fleet.router.queued_requests(), waiting.len());
         }
         // Every request has an eligible target again: each starts at its deadline at the latest.
-        for (ticket, ask) in waiting.clone() {
-            replace(&mut fleet, now, ticket, &ask, &sets[3]);
+        for (ticket, request) in waiting.clone() {
+            replace(&mut fleet, now, ticket, &request, &sets[3]);
         }
         now = now + Duration::from_secs(41);
         take(release_all(&fleet.router, now), &mut waiting, &mut open);

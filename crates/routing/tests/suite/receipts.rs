@@ -12,7 +12,7 @@ use routing::{
 };
 use serde_json::{Value, json};
 
-use crate::fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens};
+use crate::fleet::{TestFleet, TestRequest, at_ms, target, test_request, tokens};
 
 fn receipt(id: u64, verdict: RouterAnswer) -> Receipt {
     Receipt {
@@ -48,8 +48,8 @@ fn receipt(id: u64, verdict: RouterAnswer) -> Receipt {
     }
 }
 
-fn decided(fleet: &TestFleet, asked: &TestRequest) -> RouterAnswer {
-    RouterAnswer::Decided(Box::new(fleet.plan(at_ms(0), asked).decision))
+fn decided(fleet: &TestFleet, request: &TestRequest) -> RouterAnswer {
+    RouterAnswer::Decided(Box::new(fleet.plan(at_ms(0), request).decision))
 }
 
 fn outcome(cached_tokens: Option<u32>) -> RequestOutcome {
@@ -88,7 +88,10 @@ fn a_receipt_has_every_field_in_its_order() {
     }];
     let mut prompt = tokens(1, 10);
     prompt.extend(0..5);
-    let mut receipt = receipt(0x5f3c_9a12_0000_0042, decided(&fleet, &ask(prompt)));
+    let mut receipt = receipt(
+        0x5f3c_9a12_0000_0042,
+        decided(&fleet, &test_request(prompt)),
+    );
     receipt.attempts.push(attempt(1));
     receipt.outcome = Some(outcome(Some(160)));
     receipt.cluster = Some(ClusterNote {
@@ -195,7 +198,8 @@ fn a_receipt_has_every_field_in_its_order() {
 #[test]
 fn a_cost_without_a_time_model_has_no_regret_and_no_forecast() {
     let fleet = TestFleet::with(2, Policy::RoundRobin);
-    let shown = serde_json::to_value(receipt(1, decided(&fleet, &ask(tokens(1, 3))))).unwrap();
+    let shown =
+        serde_json::to_value(receipt(1, decided(&fleet, &test_request(tokens(1, 3))))).unwrap();
     assert_eq!(shown["regret_ms"], Value::Null);
     assert_eq!(shown["candidates"][0]["predicted_ttft_ms"], Value::Null);
     assert_eq!(shown["candidates"][0]["cost_unit"], json!("rank"));
@@ -211,7 +215,7 @@ fn a_refusal_is_a_receipt_without_a_winner() {
         reason: ExcludeReason::Unhealthy,
     }];
     fleet.candidates.clear();
-    let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(0), &ask(tokens(1, 3))) else {
+    let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(0), &test_request(tokens(1, 3))) else {
         panic!("no candidate is left")
     };
     let shown = serde_json::to_value(receipt(1, RouterAnswer::Refused(refusal))).unwrap();
@@ -226,7 +230,7 @@ fn a_refusal_is_a_receipt_without_a_winner() {
 fn drift_is_predicted_minus_actual_cached_tokens() {
     let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 11), Tier::Device);
-    let mut receipt = receipt(1, decided(&fleet, &ask(tokens(1, 11))));
+    let mut receipt = receipt(1, decided(&fleet, &test_request(tokens(1, 11))));
     receipt.outcome = Some(outcome(Some(200)));
     assert_eq!(
         serde_json::to_value(&receipt).unwrap()["outcome"]["drift_tokens"],
@@ -274,12 +278,12 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
             worker: WorkerId(worker),
             rank: None,
         });
-        let asked = TestRequest {
+        let request = TestRequest {
             pin,
             policy: Some(policy),
-            ..ask(tokens(1, 3))
+            ..test_request(tokens(1, 3))
         };
-        let mut receipt = receipt(i, decided(&fleet, &asked));
+        let mut receipt = receipt(i, decided(&fleet, &request));
         if i == 2 {
             receipt.request.tenant = "other".into();
         }
@@ -330,7 +334,7 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
 fn a_change_reaches_the_stored_receipt_and_not_copies_already_read() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let ring = ReceiptRing::new(DecisionsSection::default());
-    ring.push(receipt(1, decided(&fleet, &ask(tokens(1, 3)))));
+    ring.push(receipt(1, decided(&fleet, &test_request(tokens(1, 3)))));
     let early = ring.get(DecisionId(1)).unwrap();
     assert!(ring.update(DecisionId(1), |receipt| {
         receipt.attempts.push(attempt(1));
@@ -351,7 +355,7 @@ fn a_change_reaches_the_stored_receipt_and_not_copies_already_read() {
 fn a_change_cannot_rename_a_receipt() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let ring = ReceiptRing::new(DecisionsSection::default());
-    ring.push(receipt(1, decided(&fleet, &ask(tokens(1, 3)))));
+    ring.push(receipt(1, decided(&fleet, &test_request(tokens(1, 3)))));
     assert!(ring.update(DecisionId(1), |receipt| receipt.id = DecisionId(7)));
     assert_eq!(ring.get(DecisionId(1)).unwrap().id, DecisionId(1));
 }
@@ -364,7 +368,7 @@ proptest! {
         growths in prop::collection::vec((0u64..30, 0u32..5), 0..40),
     ) {
         let fleet = TestFleet::with(3, Policy::Warm);
-        let verdict = decided(&fleet, &ask(tokens(1, 3)));
+        let verdict = decided(&fleet, &test_request(tokens(1, 3)));
         let ring = ReceiptRing::new(DecisionsSection {
             ring_entries: entries,
             ring_bytes: bytes,

@@ -10,7 +10,7 @@ const STORED: bool = false;
 /// A candidate with `tokens` cached, its requests in flight, and (successes, requests) of the last
 /// minute.
 fn busy(
-    held: Option<(u32, bool)>,
+    cached: Option<(u32, bool)>,
     in_flight: u32,
     (successes, requests): (u32, u32),
 ) -> ScoringInput {
@@ -20,14 +20,14 @@ fn busy(
         f64::from(successes) / f64::from(requests)
     };
     ScoringInput {
-        held,
+        cached,
         in_flight,
         health,
     }
 }
 
-fn idle(held: Option<(u32, bool)>) -> ScoringInput {
-    busy(held, 0, (0, 0))
+fn idle(cached: Option<(u32, bool)>) -> ScoringInput {
+    busy(cached, 0, (0, 0))
 }
 
 fn settings(change: impl FnOnce(&mut ScoringSettings)) -> ScoringSettings {
@@ -104,7 +104,7 @@ fn scores_without_tokens_load_and_requests_are_finite() {
 #[test]
 #[contract("CK62", "A1")]
 fn at_the_threshold_the_scores_decide_and_below_it_every_score_is_zero() {
-    let of = |held| ScoringSettings::default().scores(1_000, &[idle(held), idle(None)]);
+    let of = |cached| ScoringSettings::default().scores(1_000, &[idle(cached), idle(None)]);
     let at = of(Some((300, HOT)));
     assert_eq!((at.overlap, at.decides), (0.3, true));
     assert_scores(&at.scores, &[1.0, 0.4]);
@@ -169,7 +169,7 @@ fn a_thousand_scorings_take_less_than_a_tenth_of_a_second() {
     let settings = ScoringSettings::default();
     let candidates: Vec<ScoringInput> = (0..8)
         .map(|n| ScoringInput {
-            held: Some((128 * n, true)),
+            cached: Some((128 * n, true)),
             in_flight: n,
             health: 1.0,
         })

@@ -10,7 +10,9 @@ use routing::{
     SessionSection, SessionState,
 };
 
-use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, candidate, target, tokens};
+use crate::fleet::{
+    TestFleet, TestRandom, TestRequest, at_ms, candidate, target, test_request, tokens,
+};
 
 fn hard(workers: u32, policy: Policy) -> TestFleet {
     TestFleet::new(
@@ -37,7 +39,7 @@ fn named(name: u64, random: u64) -> TestRequest {
     TestRequest {
         session: Some(Arc::new(keys)),
         random,
-        ..ask(tokens(1, 4))
+        ..test_request(tokens(1, 4))
     }
 }
 
@@ -53,7 +55,7 @@ fn grown(topics: &[&str], random: u64) -> TestRequest {
     TestRequest {
         session: Some(Arc::new(SessionKeys { name: None, growth })),
         random,
-        ..ask(tokens(1, 4))
+        ..test_request(tokens(1, 4))
     }
 }
 
@@ -61,17 +63,17 @@ fn grown(topics: &[&str], random: u64) -> TestRequest {
 fn a_hard_session_goes_to_its_target_under_every_policy() {
     for policy in Policy::ALL {
         let fleet = hard(8, policy);
-        let home = fleet.goes_to(Moment::START, &named(7, 1));
+        let bound = fleet.goes_to(Moment::START, &named(7, 1));
         for random in 2..20 {
             let plan = fleet.plan(Moment::START, &named(7, random));
-            assert_eq!(plan.decode.target.worker.0, home, "{policy}");
+            assert_eq!(plan.decode.target.worker.0, bound, "{policy}");
             assert_eq!(
                 (plan.decision.method, plan.decision.label),
                 (Method::Session, None),
                 "{policy}"
             );
             let note = plan.decision.session.expect("it has a session");
-            assert_eq!((note.id, note.state), (7, SessionState::Kept), "{policy}");
+            assert_eq!((note.id, note.state), (7, SessionState::Same), "{policy}");
         }
     }
 }
@@ -121,9 +123,9 @@ fn a_soft_session_affects_only_warm_and_only_between_similar_costs() {
             plan.decode.target
         })
         .collect();
-    let home = homes[0];
-    assert!(homes.iter().all(|target| *target == home), "{homes:?}");
-    let other = target(3 - home.worker.0);
+    let bound = homes[0];
+    assert!(homes.iter().all(|target| *target == bound), "{homes:?}");
+    let other = target(3 - bound.worker.0);
     // The other target holds this prompt: it costs far less there.
     fleet.stored(other.worker.0, &tokens(3, 40), kv_blocks::Tier::Device);
     let plan = fleet.plan(Moment::START, &prompt(3));
@@ -146,31 +148,31 @@ fn a_conversation_is_recognized_by_its_growth_and_not_by_shared_instructions() {
             first.decision.session.expect("a session").state,
             SessionState::New
         );
-        let home = first.decode.target;
-        let mut said = vec!["system".to_owned(), question];
+        let bound = first.decode.target;
+        let mut messages = vec!["system".to_owned(), question];
         for at in 0..6_u64 {
-            said.extend([
+            messages.extend([
                 format!("{conversation} reply {at}"),
                 format!("{conversation} more {at}"),
             ]);
-            let said: Vec<&str> = said.iter().map(String::as_str).collect();
-            let plan = fleet.plan(Moment::START, &grown(&said, 31 * number + at));
-            assert_eq!(plan.decode.target, home);
+            let messages: Vec<&str> = messages.iter().map(String::as_str).collect();
+            let plan = fleet.plan(Moment::START, &grown(&messages, 31 * number + at));
+            assert_eq!(plan.decode.target, bound);
             assert_eq!(
                 plan.decision.session.map(|note| note.id),
                 first.decision.session.map(|note| note.id)
             );
         }
         // A branch of the conversation follows it.
-        let parted = ["system", &said[1], &said[2], "something else"];
+        let branch = ["system", &messages[1], &messages[2], "something else"];
         assert_eq!(
             fleet
-                .plan(Moment::START, &grown(&parted, 77 + number))
+                .plan(Moment::START, &grown(&branch, 77 + number))
                 .decode
                 .target,
-            home
+            bound
         );
-        homes.push(home);
+        homes.push(bound);
     }
     homes.sort_unstable();
     homes.dedup();
@@ -187,8 +189,8 @@ fn a_different_name_is_a_different_session() {
     let mut sorted = homes.clone();
     sorted.sort_unstable();
     assert_eq!(sorted, [1, 2, 3, 4, 5, 6, 7, 8], "each took a turn");
-    for (name, home) in (1..=8).zip(&homes) {
-        assert_eq!(fleet.goes_to(Moment::START, &named(name, 1)), *home);
+    for (name, bound) in (1..=8).zip(&homes) {
+        assert_eq!(fleet.goes_to(Moment::START, &named(name, 1)), *bound);
     }
 }
 
@@ -241,16 +243,16 @@ fn a_burst_of_one_session_spreads_within_the_load_bound() {
 #[test]
 fn a_session_whose_target_is_gone_moves_once_and_stays() {
     let mut fleet = hard(4, Policy::Random);
-    let home = fleet.goes_to(Moment::START, &named(7, 3));
+    let bound = fleet.goes_to(Moment::START, &named(7, 3));
     fleet
         .candidates
-        .retain(|candidate| candidate.target != target(home));
+        .retain(|candidate| candidate.target != target(bound));
     let moved = fleet.plan(Moment::START, &named(7, 4));
     assert_eq!(
         moved.decision.session.expect("a session").state,
         SessionState::MovedGone
     );
-    fleet.candidates.push(candidate(home));
+    fleet.candidates.push(candidate(bound));
     for random in 5..15 {
         assert_eq!(
             fleet.plan(Moment::START, &named(7, random)).decode.target,
@@ -262,8 +264,8 @@ fn a_session_whose_target_is_gone_moves_once_and_stays() {
 #[test]
 fn a_pin_beats_a_session_and_the_session_follows_it() {
     let fleet = hard(4, Policy::Random);
-    let home = fleet.goes_to(Moment::START, &named(7, 3));
-    let other = home % 4 + 1;
+    let bound = fleet.goes_to(Moment::START, &named(7, 3));
+    let other = bound % 4 + 1;
     let pin = Some(Pin {
         worker: WorkerId(other),
         rank: None,
@@ -295,7 +297,7 @@ fn a_preview_and_a_load_query_bind_no_session() {
 #[test]
 fn a_session_is_forgotten_with_its_worker_and_after_half_an_hour() {
     let fleet = hard(4, Policy::Random);
-    let home = fleet.goes_to(Moment::START, &named(7, 3));
+    let bound = fleet.goes_to(Moment::START, &named(7, 3));
     let state = |now| {
         fleet
             .preview(now, &named(7, 4))
@@ -304,9 +306,9 @@ fn a_session_is_forgotten_with_its_worker_and_after_half_an_hour() {
             .expect("a session")
             .state
     };
-    assert_eq!(state(at_ms(1_799_999)), SessionState::Kept);
+    assert_eq!(state(at_ms(1_799_999)), SessionState::Same);
     assert_eq!(state(at_ms(1_800_000)), SessionState::New);
-    fleet.router.forget(WorkerId(home));
+    fleet.router.forget(WorkerId(bound));
     assert_eq!(
         (state(Moment::START), fleet.router.session_keys()),
         (SessionState::New, 0)
@@ -334,7 +336,7 @@ fn sessions_are_bounded_in_number_and_the_latest_are_kept() {
     let latest = fleet
         .preview(Moment::START, &named(99_999, 1))
         .expect("a target");
-    assert_eq!(latest.session.expect("a session").state, SessionState::Kept);
+    assert_eq!(latest.session.expect("a session").state, SessionState::Same);
 }
 
 proptest! {
@@ -360,8 +362,8 @@ proptest! {
                     let most = (1.25 * all / f64::from(workers)).ceil().max(64.0);
                     // Only the policy may exceed it, for a new session, never from a full target.
                     if plan.decision.session.is_some_and(|note| note.state != SessionState::New) {
-                        let held = fleet.router.load(plan.decode.target).in_flight;
-                        prop_assert!(f64::from(held) <= most, "{held} of {all}");
+                        let in_flight = fleet.router.load(plan.decode.target).in_flight;
+                        prop_assert!(f64::from(in_flight) <= most, "{in_flight} of {all}");
                     }
                 }
             }

@@ -7,7 +7,9 @@ use kv_blocks::Moment;
 use routing::{Affinity, Policy, RoutingSection, RoutingSettings};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, in_session, target, with_prefix};
+use crate::fleet::{
+    TestFleet, TestRandom, TestRequest, in_session, target, test_request, with_prefix,
+};
 
 const NOW: Moment = Moment::START;
 const BOTH: [Policy; 2] = [Policy::RendezvousHash, Policy::ConsistentHash];
@@ -117,7 +119,7 @@ fn a_session_takes_precedence_over_a_prefix_and_without_either_a_target_is_drawn
             let owner = |affinity| {
                 fleet.would_go_to(&TestRequest {
                     affinity,
-                    ..ask(Vec::new())
+                    ..test_request(Vec::new())
                 })
             };
             assert_eq!(owner(both), owner(in_session(session).affinity), "{policy}");
@@ -128,7 +130,7 @@ fn a_session_takes_precedence_over_a_prefix_and_without_either_a_target_is_drawn
                 "{policy}"
             );
         }
-        let counts = fleet.burst(5000, &ask(Vec::new()));
+        let counts = fleet.burst(5000, &test_request(Vec::new()));
         assert!(
             counts.iter().all(|count| (500..1600).contains(count)),
             "{policy}: {counts:?}"
@@ -143,8 +145,8 @@ fn a_session_stays_regardless_of_load_candidate_order_and_router() {
         let (mut one, mut other) = (TestFleet::with(4, policy), TestFleet::with(4, policy));
         let mut dice = TestRandom(4);
         dice.shuffle(&mut other.candidates);
-        for (met, candidate) in other.candidates.iter_mut().enumerate() {
-            candidate.target = target(100 + u32::try_from(met).expect("few workers"));
+        for (number, candidate) in other.candidates.iter_mut().enumerate() {
+            candidate.target = target(100 + u32::try_from(number).expect("few workers"));
         }
         for _ in 0..300 {
             let session = in_session(dice.roll());
@@ -251,8 +253,8 @@ fn consistent_hash_is_a_ring_of_a_hundred_points_that_ignores_load() {
     points.sort_unstable();
     let mut dice = TestRandom(5);
     for key in (0..2000).map(|_| dice.roll()) {
-        let place = xxh3_64_with_seed(&key.to_be_bytes(), 0);
-        let owner = points[points.partition_point(|(point, _)| *point < place) % points.len()].1;
+        let position = xxh3_64_with_seed(&key.to_be_bytes(), 0);
+        let owner = points[points.partition_point(|(point, _)| *point < position) % points.len()].1;
         assert_eq!(fleet.goes_to(NOW, &in_session(key)), owner);
     }
     let counts = fleet.burst(500, &in_session(1));

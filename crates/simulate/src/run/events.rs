@@ -102,7 +102,7 @@ impl Simulation<'_> {
                     self.run_engine(now, worker);
                 }
             }
-            Dispatch::Held(ticket) => {
+            Dispatch::Queued(ticket) => {
                 self.requests[request].queued = true;
                 self.queue.requests.insert(ticket, request);
                 self.release(now);

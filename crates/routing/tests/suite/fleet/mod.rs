@@ -72,13 +72,13 @@ pub(crate) struct TestRequest {
     pub(crate) random: u64,
     pub(crate) output: Option<u32>,
     pub(crate) answer: ReplyMode,
-    pub(crate) patience: Option<WaitBudget>,
+    pub(crate) wait_budget: Option<WaitBudget>,
     pub(crate) affinity: Affinity,
     pub(crate) session: Option<Arc<SessionKeys>>,
     pub(crate) prefix_holders: Option<Vec<PrefixHolder>>,
 }
 
-pub(crate) fn ask(tokens: Vec<u32>) -> TestRequest {
+pub(crate) fn test_request(tokens: Vec<u32>) -> TestRequest {
     TestRequest {
         tokens,
         policy: None,
@@ -87,7 +87,7 @@ pub(crate) fn ask(tokens: Vec<u32>) -> TestRequest {
         random: 1,
         output: None,
         answer: ReplyMode::Streamed,
-        patience: None,
+        wait_budget: None,
         affinity: Affinity::default(),
         session: None,
         prefix_holders: None,
@@ -103,7 +103,7 @@ pub(crate) fn with_prefix(key: u64) -> TestRequest {
             prefix_key: Some(digest),
             ..Affinity::default()
         },
-        ..ask(Vec::new())
+        ..test_request(Vec::new())
     }
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn in_session(key: u64) -> TestRequest {
             session_key: Some(key),
             ..Affinity::default()
         },
-        ..ask(Vec::new())
+        ..test_request(Vec::new())
     }
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct PrefillWorkers {
 }
 
 impl PrefillWorkers {
-    fn as_asked(&self) -> PrefillPool<'_> {
+    fn as_pool(&self) -> PrefillPool<'_> {
         PrefillPool {
             targets: TargetPool {
                 candidates: &self.candidates,
@@ -223,83 +223,83 @@ impl TestFleet {
         );
     }
 
-    pub(crate) fn dispatch(&self, now: Moment, ask: &TestRequest) -> Dispatch {
-        self.with_job(ask, |job| self.router.decide(now, job))
+    pub(crate) fn dispatch(&self, now: Moment, request: &TestRequest) -> Dispatch {
+        self.with_job(request, |job| self.router.decide(now, job))
     }
 
-    /// The decision for `ask`, without changing any state.
-    pub(crate) fn preview(&self, now: Moment, ask: &TestRequest) -> Result<Decision, Refusal> {
-        self.with_job(ask, |job| self.router.preview(now, job))
+    /// The decision for `request`, without changing any state.
+    pub(crate) fn preview(&self, now: Moment, request: &TestRequest) -> Result<Decision, Refusal> {
+        self.with_job(request, |job| self.router.preview(now, job))
     }
 
-    pub(crate) fn potential_loads(&self, now: Moment, ask: &TestRequest) -> Vec<PotentialLoad> {
-        self.with_job(ask, |job| self.router.potential_loads(now, job))
+    pub(crate) fn potential_loads(&self, now: Moment, request: &TestRequest) -> Vec<PotentialLoad> {
+        self.with_job(request, |job| self.router.potential_loads(now, job))
             .expect("a target is eligible")
     }
 
-    pub(crate) fn with_job<T>(&self, ask: &TestRequest, act: impl FnOnce(&Job<'_>) -> T) -> T {
+    pub(crate) fn with_job<T>(&self, request: &TestRequest, act: impl FnOnce(&Job<'_>) -> T) -> T {
         let blocks = Arc::new(PromptBlocks::of_tokens(
             HashScheme::default(),
-            ask.tokens.clone().into(),
+            request.tokens.clone().into(),
         ));
         act(&Job {
             targets: TargetPool {
                 candidates: &self.candidates,
                 excluded: &self.excluded,
-                policy: ask.policy,
+                policy: request.policy,
             },
-            prefill: self.pool.as_ref().map(PrefillWorkers::as_asked),
-            pin: ask.pin,
+            prefill: self.pool.as_ref().map(PrefillWorkers::as_pool),
+            pin: request.pin,
             prompt: JobPrompt {
                 blocks: Some(&blocks),
                 tokens: blocks.token_count(),
             },
             affinity: JobAffinity {
-                keys: ask.affinity,
-                session: ask.session.as_ref(),
-                prefix_holders: ask.prefix_holders.as_deref(),
+                keys: request.affinity,
+                session: request.session.as_ref(),
+                prefix_holders: request.prefix_holders.as_deref(),
             },
             reply: ExpectedReply {
-                mode: ask.answer,
-                max_tokens: ask.output,
+                mode: request.answer,
+                max_tokens: request.output,
             },
-            overrides: ask.overrides,
+            overrides: request.overrides,
             busy_threshold: self.busy_threshold,
-            wait_budget: ask.patience,
-            random: ask.random,
+            wait_budget: request.wait_budget,
+            random: request.random,
             stopwatch: &NoStopwatch,
         })
     }
 
-    pub(crate) fn plan(&self, now: Moment, ask: &TestRequest) -> Plan {
-        match self.dispatch(now, ask) {
+    pub(crate) fn plan(&self, now: Moment, request: &TestRequest) -> Plan {
+        match self.dispatch(now, request) {
             Dispatch::Plan(plan) => *plan,
             other => panic!("expected a plan, got {other:?}"),
         }
     }
 
-    /// The worker that `ask` goes to; it stays in flight.
-    pub(crate) fn goes_to(&self, now: Moment, ask: &TestRequest) -> u32 {
-        self.plan(now, ask).decode.target.worker.0
+    /// The worker that `request` goes to; it stays in flight.
+    pub(crate) fn goes_to(&self, now: Moment, request: &TestRequest) -> u32 {
+        self.plan(now, request).decode.target.worker.0
     }
 
-    /// The name of the worker that `ask` would go to; nothing is in flight for it.
-    pub(crate) fn would_go_to(&self, ask: &TestRequest) -> Arc<str> {
-        self.preview(Moment::START, ask)
+    /// The name of the worker that `request` would go to; nothing is in flight for it.
+    pub(crate) fn would_go_to(&self, request: &TestRequest) -> Arc<str> {
+        self.preview(Moment::START, request)
             .expect("a target is eligible")
             .winner
             .name
     }
 
     /// Sends `count` equal prompts at once; returns how many each worker got.
-    pub(crate) fn burst(&self, count: u64, ask: &TestRequest) -> Vec<usize> {
+    pub(crate) fn burst(&self, count: u64, request: &TestRequest) -> Vec<usize> {
         let mut per_worker = vec![0; self.candidates.len()];
         for random in 0..count {
-            let ask = TestRequest {
+            let request = TestRequest {
                 random: random.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-                ..ask.clone()
+                ..request.clone()
             };
-            per_worker[self.goes_to(Moment::START, &ask) as usize - 1] += 1;
+            per_worker[self.goes_to(Moment::START, &request) as usize - 1] += 1;
         }
         per_worker
     }

@@ -9,13 +9,13 @@ use crate::ledger::Ledger;
 
 /// The conditions under which a target is open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TargetGate<'a> {
+pub(crate) struct TargetAvailability<'a> {
     ledger: &'a Ledger,
     /// A target with a longer backlog is closed.
     longest_backlog: Duration,
 }
 
-impl<'a> TargetGate<'a> {
+impl<'a> TargetAvailability<'a> {
     pub(crate) fn new(ledger: &'a Ledger, settings: &QueueSettings) -> Self {
         Self {
             ledger,
@@ -23,21 +23,21 @@ impl<'a> TargetGate<'a> {
         }
     }
 
-    pub(super) fn is_open(&self, now: Moment, target: Target, queue: &CandidateQueue) -> bool {
+    pub(super) fn is_available(&self, now: Moment, target: Target, queue: &CandidateQueue) -> bool {
         let begins = || {
             queue.any_ignores_backlog() || self.ledger.is_below(now, target, self.longest_backlog)
         };
-        self.has_room(target, queue) && begins()
+        self.has_capacity(target, queue) && begins()
     }
 
     /// Returns when the target opens if no event comes before.
-    pub(super) fn opens_at(
+    pub(super) fn available_at(
         &self,
         now: Moment,
         target: Target,
         queue: &CandidateQueue,
     ) -> Option<Moment> {
-        if self.has_room(target, queue) {
+        if self.has_capacity(target, queue) {
             self.ledger
                 .falls_below_at(now, target, self.longest_backlog)
         } else {
@@ -45,7 +45,7 @@ impl<'a> TargetGate<'a> {
         }
     }
 
-    fn has_room(&self, target: Target, queue: &CandidateQueue) -> bool {
+    fn has_capacity(&self, target: Target, queue: &CandidateQueue) -> bool {
         queue
             .busy_threshold()
             .is_none_or(|threshold| !self.ledger.is_above(target, threshold))
