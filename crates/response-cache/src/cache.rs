@@ -59,7 +59,7 @@ impl ResponseCache {
                 seal: Arc::new(ArcSwap::from_pointee(HmacEnvelope::new(None))),
                 clock,
                 redis,
-                tally: Arc::default(),
+                counters: Arc::default(),
                 generations: Arc::new(Generations::default()),
             },
             similar: SimilarityIndex::default(),
@@ -67,7 +67,7 @@ impl ResponseCache {
             relief: Mutex::default(),
         });
         cache.apply(settings.clone(), Relief::Nothing)?;
-        cache.parts.tally.register(registry);
+        cache.parts.counters.register(registry);
         registry.register_collector(Box::new(CacheTelemetry(Arc::clone(&cache))));
         if without_redis {
             registry.register_collector(Box::new(NoRedis));
@@ -99,14 +99,14 @@ impl ResponseCache {
     }
 
     /// Queues a reply for storage; a reply that does not fit is dropped and counted. `begun`:
-    /// [`Self::generation`] from before the request was sent. `held` is dropped once the reply can
+    /// [`Self::generation`] from before the request was sent. `guard` is dropped once the reply can
     /// be found, or never will be.
     pub fn put(
         &self,
         key: CacheKey,
         entry: CacheEntry,
         begun: CacheGeneration,
-        held: impl Send + Sync + 'static,
+        guard: impl Send + Sync + 'static,
     ) {
         let Some(engine) = &*self.engine.load() else {
             return;
@@ -117,7 +117,7 @@ impl ResponseCache {
             .max(settings.max_stream_buffer_size);
         let is_short = *self.relief.lock() == Relief::StopWrites;
         if is_short || entry.body.len() > longest {
-            self.parts.tally.writes_dropped.one();
+            self.parts.counters.writes_dropped.one();
             return;
         }
         let fill = StoreFill {
@@ -126,15 +126,15 @@ impl ResponseCache {
             ttl: settings.ttl,
             generation: begun,
         };
-        engine.put(fill, Box::new(held));
+        engine.put(fill, Box::new(guard));
     }
 
-    /// Returns the reply of this rest whose question is nearest to `asked`, if it is near enough,
+    /// Returns the reply of this rest whose prompt is nearest to `query`, if it is near enough,
     /// with its similarity.
-    pub fn similar(&self, rest: &CacheKey, asked: &UnitVector) -> Option<(CacheEntry, f64)> {
+    pub fn similar(&self, rest: &CacheKey, query: &UnitVector) -> Option<(CacheEntry, f64)> {
         let settings = self.settings();
         let (near, now) = (settings.similarity()?, self.parts.clock.now());
-        self.similar.find(rest, asked, near.threshold, now)
+        self.similar.find(rest, query, near.threshold, now)
     }
 
     /// Stores a reply for questions with the same meaning. `rest`: everything that the requests
@@ -195,7 +195,9 @@ impl ResponseCache {
 
     /// Counts the outcome of a request.
     pub fn record_result(&self, what: CacheResult) {
-        self.parts.tally.record_result(what, self.parts.clock.now());
+        self.parts
+            .counters
+            .record_result(what, self.parts.clock.now());
     }
 
     /// Returns the stores that are unavailable now: `redis`, `s3`.
@@ -210,9 +212,9 @@ impl ResponseCache {
     /// Returns the current state of the cache.
     pub async fn stats(&self) -> CacheStats {
         let settings = self.settings();
-        let (tally, held) = (&self.parts.tally, self.held());
+        let (counters, local) = (&self.parts.counters, self.local_stats());
         let counted = match self.engine.load_full() {
-            Some(engine) => engine.count(tally).await,
+            Some(engine) => engine.count(counters).await,
             None => 0,
         };
         CacheStats {
@@ -225,11 +227,11 @@ impl ResponseCache {
                 .as_ref()
                 .is_none_or(|engine| engine.is_counted()),
             capacity: entries(&settings).map(|count| count as u64),
-            size_bytes: held.bytes,
-            evictions: held.evictions + tally.evictions.get(),
-            hits: tally.requests(CacheResult::Hit),
-            misses: tally.requests(CacheResult::Miss),
-            skips: tally.requests(CacheResult::Skip),
+            size_bytes: local.bytes,
+            evictions: local.evictions + counters.evictions.get(),
+            hits: counters.requests(CacheResult::Hit),
+            misses: counters.requests(CacheResult::Miss),
+            skips: counters.requests(CacheResult::Skip),
             hit_rate: self.hit_rate(),
             semantic_entries: self.similar.len() as u64,
             redis: if settings.is_in_redis() {
@@ -265,11 +267,11 @@ impl ResponseCache {
 
     /// Sets the relief for the process's memory pressure.
     pub fn relieve(&self, relief: Relief) {
-        let mut held = self.relief.lock();
-        if *held == relief {
+        let mut current = self.relief.lock();
+        if *current == relief {
             return;
         }
-        *held = relief;
+        *current = relief;
         if relief != Relief::Nothing {
             self.similar
                 .shrink(self.settings().semantic.max_entries.get());
@@ -282,7 +284,10 @@ impl ResponseCache {
     /// Writes the queued entries within a short time, and ends; afterwards the cache is off.
     pub async fn stop(&self) {
         if let Some(engine) = self.engine.swap(None) {
-            self.parts.tally.evictions.add(engine.held().evictions);
+            self.parts
+                .counters
+                .evictions
+                .add(engine.local_stats().evictions);
             engine.stop().await;
         }
     }
@@ -301,7 +306,10 @@ impl ResponseCache {
         match (self.engine.load_full(), next.enabled) {
             (Some(engine), true) => engine.reconfigure(&next, relief),
             (Some(engine), false) => {
-                self.parts.tally.evictions.add(engine.held().evictions);
+                self.parts
+                    .counters
+                    .evictions
+                    .add(engine.local_stats().evictions);
                 self.engine.store(None);
                 self.similar.clear();
             }
@@ -337,28 +345,28 @@ impl ResponseCache {
         None
     }
 
-    pub(crate) fn tally(&self) -> &CacheCounters {
-        &self.parts.tally
+    pub(crate) fn counters(&self) -> &CacheCounters {
+        &self.parts.counters
     }
 
-    pub(crate) fn held(&self) -> StoreStats {
+    pub(crate) fn local_stats(&self) -> StoreStats {
         self.engine
             .load()
             .as_ref()
-            .map(|engine| engine.held())
+            .map(|engine| engine.local_stats())
             .unwrap_or_default()
     }
 
     /// Returns the number of entries at the last count.
     pub(crate) fn entries(&self) -> u64 {
         match &*self.engine.load() {
-            Some(engine) if !engine.is_counted() => self.parts.tally.last_count(),
-            _ => self.held().entries,
+            Some(engine) if !engine.is_counted() => self.parts.counters.last_count(),
+            _ => self.local_stats().entries,
         }
     }
 
     pub(crate) fn hit_rate(&self) -> f64 {
-        self.parts.tally.hit_rate(self.parts.clock.now())
+        self.parts.counters.hit_rate(self.parts.clock.now())
     }
 }
 

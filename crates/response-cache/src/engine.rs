@@ -31,7 +31,7 @@ pub(crate) struct CacheParts {
     pub(crate) seal: Arc<ArcSwap<HmacEnvelope>>,
     pub(crate) clock: Clock,
     pub(crate) redis: Option<Arc<RedisPool>>,
-    pub(crate) tally: Arc<CacheCounters>,
+    pub(crate) counters: Arc<CacheCounters>,
     pub(crate) generations: Arc<Generations>,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct CacheEngine {
     /// The part in this process: the backend itself, the first tier, or the fallback for Redis.
     memory: Arc<MemoryStore>,
     /// `None` for the memory backend.
-    behind: Option<RemoteStore>,
+    remote: Option<RemoteStore>,
     /// The task that counts the entries of the remote store.
-    _census: Tasks,
+    _counting: Tasks,
 }
 
 impl CacheEngine {
@@ -55,32 +55,32 @@ impl CacheEngine {
             Arc::clone(&parts.generations),
             parts.clock,
         ));
-        let behind = match settings.backend {
+        let remote = match settings.backend {
             CacheBackend::Memory => None,
             CacheBackend::Redis => Some(build::redis(&settings, &memory, parts)?),
             CacheBackend::Tiered => Some(build::tiered(&settings, &memory, parts)?),
         };
-        let census = Tasks::default();
-        if let Some(behind) = behind
+        let counting = Tasks::default();
+        if let Some(remote) = remote
             .as_ref()
-            .filter(|behind| !behind.store.abilities().counts)
+            .filter(|remote| !remote.store.capabilities().counts)
         {
-            census.start(entry_count::run_entry_count(
-                Arc::clone(&behind.store),
-                Arc::clone(&parts.tally),
+            counting.start(entry_count::run_entry_count(
+                Arc::clone(&remote.store),
+                Arc::clone(&parts.counters),
             ));
         }
         Ok(Self {
             memory,
-            behind,
-            _census: census,
+            remote,
+            _counting: counting,
         })
     }
 
     /// Returns the answer, if it is known without a wait.
     pub(crate) fn get_in_process(&self, key: &CacheKey) -> Option<CacheLookup> {
         let found = |entry| CacheLookup::Found(entry);
-        self.behind.is_none().then(|| {
+        self.remote.is_none().then(|| {
             self.memory
                 .find(key)
                 .map_or(CacheLookup::NotFound, |it| found(it.entry))
@@ -93,16 +93,16 @@ impl CacheEngine {
         waited: Duration,
         parts: &CacheParts,
     ) -> CacheLookup {
-        let Some(behind) = &self.behind else {
+        let Some(remote) = &self.remote else {
             return self.get_in_process(key).unwrap_or(CacheLookup::Unavailable);
         };
         let until = Instant::now() + parts.current.load().lookup_budget.saturating_sub(waited);
-        let ask = StoreLookup {
+        let lookup = StoreLookup {
             key: *key,
             until,
             generation: parts.generations.of_copies(),
         };
-        match behind.store.get(ask).await {
+        match remote.store.get(lookup).await {
             Ok(Some(found)) => CacheLookup::Found(found.entry),
             Ok(None) => CacheLookup::NotFound,
             Err(fault) => {
@@ -112,32 +112,32 @@ impl CacheEngine {
         }
     }
 
-    pub(crate) fn put(&self, fill: StoreFill, held: WriteGuard) {
-        match &self.behind {
-            None => self.memory.keep(fill),
-            Some(behind) => {
+    pub(crate) fn put(&self, fill: StoreFill, guard: WriteGuard) {
+        match &self.remote {
+            None => self.memory.insert(fill),
+            Some(remote) => {
                 // If memory also serves lookups, it gets the entry at once, and the guard need not
                 // wait for the rest.
-                let held = match behind.store.near(&fill) {
+                let guard = match remote.store.near(&fill) {
                     Some(near) => {
-                        self.memory.keep(near);
+                        self.memory.insert(near);
                         None
                     }
-                    None => Some(held),
+                    None => Some(guard),
                 };
-                behind.writer.keep(fill, held);
+                remote.writer.write(fill, guard);
             }
         }
     }
 
     /// Clears the stores. The caller has raised the generation.
     pub(crate) async fn clear(&self) -> Result<u64, StoreFault> {
-        match &self.behind {
+        match &self.remote {
             None => Ok(self.memory.empty()),
-            Some(behind) => {
+            Some(remote) => {
                 // Immediately, however long the rest takes.
                 let near = self.memory.empty();
-                behind.writer.clear().await.map(|far| far.max(near))
+                remote.writer.clear().await.map(|far| far.max(near))
             }
         }
     }
@@ -147,49 +147,49 @@ impl CacheEngine {
     }
 
     /// Returns the statistics of the part in this process.
-    pub(crate) fn held(&self) -> StoreStats {
-        match &self.behind {
-            None => self.memory.held(),
-            Some(behind) => behind.store.stats(),
+    pub(crate) fn local_stats(&self) -> StoreStats {
+        match &self.remote {
+            None => self.memory.local_stats(),
+            Some(remote) => remote.store.stats(),
         }
     }
 
     pub(crate) fn absent(&self) -> Vec<&'static str> {
-        self.behind
+        self.remote
             .as_ref()
-            .map(|behind| behind.store.absent())
+            .map(|remote| remote.store.absent())
             .unwrap_or_default()
     }
 
     /// Returns the number of entries in all stores.
-    pub(crate) async fn count(&self, tally: &CacheCounters) -> u64 {
-        match &self.behind {
-            Some(behind) if !behind.store.abilities().counts => {
-                entry_count::now(&*behind.store, tally).await
+    pub(crate) async fn count(&self, counters: &CacheCounters) -> u64 {
+        match &self.remote {
+            Some(remote) if !remote.store.capabilities().counts => {
+                entry_count::now(&*remote.store, counters).await
             }
-            _ => self.held().entries,
+            _ => self.local_stats().entries,
         }
     }
 
     /// Returns whether that number is complete.
     pub(crate) fn is_counted(&self) -> bool {
-        self.behind
+        self.remote
             .as_ref()
-            .is_none_or(|behind| behind.store.abilities().counts)
+            .is_none_or(|remote| remote.store.capabilities().counts)
     }
 
     /// Queues the removal of an entry.
     pub(crate) fn remove(&self, key: CacheKey) {
         self.memory.remove(&key);
-        if let Some(behind) = &self.behind {
-            behind.writer.remove(key);
+        if let Some(remote) = &self.remote {
+            remote.writer.remove(key);
         }
     }
 
     /// Writes the queued entries within a short time, and ends.
     pub(crate) async fn stop(&self) {
-        if let Some(behind) = &self.behind {
-            behind.writer.stop().await;
+        if let Some(remote) = &self.remote {
+            remote.writer.stop().await;
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// Memory of an entry beside its body, bytes: the key twice, its places in two orders, the body's
+/// Memory of an entry besides its body, bytes: the key twice, its positions in two orders, the body's
 /// own bookkeeping.
 const OVERHEAD: usize = 256;
 

@@ -12,17 +12,17 @@ const EVERY: Duration = Duration::from_secs(15);
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Counts periodically, for metrics. Never ends: its owner drops it.
-pub(crate) async fn run_entry_count(store: Arc<dyn Store>, tally: Arc<CacheCounters>) {
+pub(crate) async fn run_entry_count(store: Arc<dyn Store>, counters: Arc<CacheCounters>) {
     loop {
-        now(&*store, &tally).await;
+        now(&*store, &counters).await;
         sleep(EVERY).await;
     }
 }
 
 /// Counts the entries, or returns the last count.
-pub(crate) async fn now(store: &dyn Store, tally: &CacheCounters) -> u64 {
+pub(crate) async fn now(store: &dyn Store, counters: &CacheCounters) -> u64 {
     if let Ok(Ok(count)) = timeout(LIMIT, store.count()).await {
-        tally.counted(count);
+        counters.counted(count);
     }
-    tally.last_count()
+    counters.last_count()
 }

@@ -68,9 +68,9 @@ impl HmacEnvelope {
         if value.len() < FRAME || value[0] != VERSION {
             return Err(EnvelopeError);
         }
-        let (told, covered) = (&value[1..=TAG], &value[1 + TAG..]);
+        let (received, covered) = (&value[1..=TAG], &value[1 + TAG..]);
         let right = self.context(key, covered.len(), covered).sign();
-        aws_lc_rs::constant_time::verify_slices_are_equal(right.as_ref(), told)
+        aws_lc_rs::constant_time::verify_slices_are_equal(right.as_ref(), received)
             .map_err(|_| EnvelopeError)?;
         Ok(VerifiedValue {
             entry: CacheEntry {

@@ -1,4 +1,4 @@
-//! Cached replies in the form that a request asks for.
+//! Cached replies in the requested form.
 
 use bytes::Bytes;
 use dialect::Dialect;

@@ -50,48 +50,48 @@ impl SimilarityIndex {
     pub(crate) fn find(
         &self,
         rest: &CacheKey,
-        asked: &UnitVector,
+        query: &UnitVector,
         threshold: f64,
         now: Moment,
     ) -> Option<(CacheEntry, f64)> {
-        let mut held = self.0.lock();
-        held.forget(|known| known.until <= now);
-        let candidates = held
+        let mut index = self.0.lock();
+        index.forget(|reply| reply.until <= now);
+        let candidates = index
             .entries
             .iter()
             .enumerate()
-            .filter(|(_, known)| known.rest == *rest);
-        let with_nearness = candidates.map(|(at, known)| (at, known.direction.similarity(asked)));
+            .filter(|(_, reply)| reply.rest == *rest);
+        let with_nearness = candidates.map(|(at, reply)| (at, reply.direction.similarity(query)));
         let (at, similarity) =
             with_nearness.reduce(|best, next| if next.1 > best.1 { next } else { best })?;
         if similarity < threshold {
             return None;
         }
-        let known = held.entries.remove(at)?;
-        let entry = known.entry.clone();
-        held.entries.push_back(known);
+        let reply = index.entries.remove(at)?;
+        let entry = reply.entry.clone();
+        index.entries.push_back(reply);
         Some((entry, similarity.min(1.0)))
     }
 
-    /// Adds a reply; the least recently used ones make room.
-    pub(crate) fn put(&self, known: IndexedReply, max_entries: usize, now: Moment) {
-        if known.direction.is_nothing() || known.bytes() > MOST_BYTES / 4 {
+    /// Adds a reply; the least recently used ones are evicted.
+    pub(crate) fn put(&self, reply: IndexedReply, max_entries: usize, now: Moment) {
+        if reply.direction.is_nothing() || reply.bytes() > MOST_BYTES / 4 {
             return;
         }
-        let mut held = self.0.lock();
-        // Replaces the reply to an equal question.
-        held.forget(|old| {
-            old.until <= now || (old.rest == known.rest && old.direction == known.direction)
+        let mut index = self.0.lock();
+        // Replaces the reply to an equal prompt.
+        index.forget(|old| {
+            old.until <= now || (old.rest == reply.rest && old.direction == reply.direction)
         });
-        held.bytes += known.bytes();
-        held.entries.push_back(known);
-        held.fit(max_entries, MOST_BYTES);
+        index.bytes += reply.bytes();
+        index.entries.push_back(reply);
+        index.fit(max_entries, MOST_BYTES);
     }
 
     /// Removes all entries; returns their number.
     pub(crate) fn clear(&self) -> u64 {
-        let held = std::mem::take(&mut *self.0.lock());
-        held.entries.len() as u64
+        let index = std::mem::take(&mut *self.0.lock());
+        index.entries.len() as u64
     }
 
     /// Shrinks the index to half of `max_entries`.
@@ -107,10 +107,10 @@ impl SimilarityIndex {
 impl IndexedReplies {
     fn forget(&mut self, gone: impl Fn(&IndexedReply) -> bool) {
         let bytes = &mut self.bytes;
-        self.entries.retain(|known| {
-            let gone = gone(known);
+        self.entries.retain(|reply| {
+            let gone = gone(reply);
             if gone {
-                *bytes -= known.bytes();
+                *bytes -= reply.bytes();
             }
             !gone
         });
@@ -169,8 +169,8 @@ mod tests {
         similar.put(reply, 2, at(now));
     }
 
-    fn found(similar: &SimilarityIndex, of: u8, asked: UnitVector, now: u64) -> Option<String> {
-        let (entry, _) = similar.find(&rest(of), &asked, 0.95, at(now))?;
+    fn found(similar: &SimilarityIndex, of: u8, query: UnitVector, now: u64) -> Option<String> {
+        let (entry, _) = similar.find(&rest(of), &query, 0.95, at(now))?;
         Some(String::from_utf8_lossy(&entry.body).into_owned())
     }
 

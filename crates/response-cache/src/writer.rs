@@ -1,4 +1,4 @@
-//! Writes entries behind the requests' backs.
+//! Writes entries outside the request path.
 //!
 //! **Invariant**: the queue is bounded in number and in bytes, and a clear runs alone: an entry
 //! that began before it is not written after it.
@@ -45,13 +45,13 @@ pub(crate) struct StoreWriter {
 pub(crate) struct FillSender {
     queue: mpsc::Sender<WriteJob>,
     queue_bytes: ByteBudget,
-    tally: Arc<CacheCounters>,
+    counters: Arc<CacheCounters>,
 }
 
 #[derive(Debug)]
 enum WriteJob {
     /// Writes to all stores.
-    Keep(QueuedFill),
+    Write(QueuedFill),
     /// Writes to the first tier alone.
     Promote(QueuedFill),
     Remove(CacheKey),
@@ -64,9 +64,9 @@ enum WriteJob {
 struct QueuedFill {
     fill: StoreFill,
     /// Its share of the queue's bytes, until it is written or dropped.
-    _room: BytePermit,
+    _permit: BytePermit,
     /// The caller's guard, dropped at that time.
-    _held: Option<WriteGuard>,
+    _guard: Option<WriteGuard>,
 }
 
 /// A guard that is dropped when an entry was written, or discarded.
@@ -91,13 +91,13 @@ pub(crate) struct WriterQueue {
 }
 
 impl WriterQueue {
-    pub(crate) fn new(tally: Arc<CacheCounters>) -> Self {
+    pub(crate) fn new(counters: Arc<CacheCounters>) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
         Self {
             lane: FillSender {
                 queue,
                 queue_bytes: ByteBudget::new(QUEUE_BYTES),
-                tally,
+                counters,
             },
             jobs,
         }
@@ -105,8 +105,8 @@ impl WriterQueue {
 
     /// Starts the task. Call inside a tokio runtime.
     pub(crate) fn start(self, written: WriterTarget) -> StoreWriter {
-        let tally = Arc::clone(&self.lane.tally);
-        let task = runtime::spawn(run(written, self.jobs, tally));
+        let counters = Arc::clone(&self.lane.counters);
+        let task = runtime::spawn(run(written, self.jobs, counters));
         StoreWriter {
             lane: self.lane,
             task: Mutex::new(Some(task)),
@@ -116,8 +116,8 @@ impl WriterQueue {
 
 impl FillSender {
     /// Queues an entry. Never waits.
-    pub(crate) fn keep(&self, fill: StoreFill, held: Option<WriteGuard>) {
-        self.enqueue(fill, held, WriteJob::Keep);
+    pub(crate) fn write(&self, fill: StoreFill, guard: Option<WriteGuard>) {
+        self.enqueue(fill, guard, WriteJob::Write);
     }
 
     /// Queues an entry for the first tier alone. Never waits.
@@ -128,33 +128,33 @@ impl FillSender {
     fn enqueue(
         &self,
         fill: StoreFill,
-        held: Option<WriteGuard>,
+        guard: Option<WriteGuard>,
         job: impl FnOnce(QueuedFill) -> WriteJob,
     ) {
-        let room = self.queue_bytes.try_take(fill.entry.cost());
-        let queued = room.is_some_and(|room| {
+        let permit = self.queue_bytes.try_take(fill.entry.cost());
+        let queued = permit.is_some_and(|permit| {
             let fill = QueuedFill {
                 fill,
-                _room: room,
-                _held: held,
+                _permit: permit,
+                _guard: guard,
             };
             self.queue.try_send(job(fill)).is_ok()
         });
         if !queued {
-            self.tally.writes_dropped.one();
+            self.counters.writes_dropped.one();
         }
     }
 }
 
 impl StoreWriter {
-    pub(crate) fn keep(&self, fill: StoreFill, held: Option<WriteGuard>) {
-        self.lane.keep(fill, held);
+    pub(crate) fn write(&self, fill: StoreFill, guard: Option<WriteGuard>) {
+        self.lane.write(fill, guard);
     }
 
     /// Queues a removal, after everything that is queued or being written.
     pub(crate) fn remove(&self, key: CacheKey) {
         if self.lane.queue.try_send(WriteJob::Remove(key)).is_err() {
-            self.lane.tally.writes_dropped.one();
+            self.lane.counters.writes_dropped.one();
         }
     }
 
@@ -166,13 +166,13 @@ impl StoreWriter {
             outage: true,
             reason: "it is being stopped".to_owned(),
         };
-        let (told, tells) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         self.lane
             .queue
-            .send(WriteJob::Clear(told))
+            .send(WriteJob::Clear(sender))
             .await
             .map_err(|_| over())?;
-        tells.await.unwrap_or_else(|_| Err(over()))
+        receiver.await.unwrap_or_else(|_| Err(over()))
     }
 
     pub(crate) async fn stop(&self) {
@@ -200,21 +200,25 @@ impl Drop for StoreWriter {
 
 /// Runs the jobs. Queued jobs survive a panic. Running ones are lost: entries are dropped and
 /// counted, a clear fails for its caller.
-async fn run(written: WriterTarget, mut jobs: mpsc::Receiver<WriteJob>, tally: Arc<CacheCounters>) {
+async fn run(
+    written: WriterTarget,
+    mut jobs: mpsc::Receiver<WriteJob>,
+    counters: Arc<CacheCounters>,
+) {
     let mut task = Task::new("response_cache_writer");
     while task
-        .attempt(write_all(&written, &mut jobs, &tally))
+        .attempt(write_all(&written, &mut jobs, &counters))
         .await
         .is_none()
     {
-        tally.writes_dropped.one();
+        counters.writes_dropped.one();
     }
 }
 
 async fn write_all(
     written: &WriterTarget,
     jobs: &mut mpsc::Receiver<WriteJob>,
-    tally: &CacheCounters,
+    counters: &CacheCounters,
 ) {
     let mut writing = FuturesUnordered::new();
     loop {
@@ -223,12 +227,12 @@ async fn write_all(
             job = jobs.recv(), if writing.len() < written.at_once => job,
         };
         match job {
-            Some(WriteJob::Keep(queued)) => {
-                writing.push(write(written, &written.store, queued, tally))
+            Some(WriteJob::Write(queued)) => {
+                writing.push(write(written, &written.store, queued, counters))
             }
             Some(WriteJob::Promote(queued)) => {
                 let store = written.l1.as_ref().unwrap_or(&written.store);
-                writing.push(write(written, store, queued, tally));
+                writing.push(write(written, store, queued, counters));
             }
             Some(WriteJob::Remove(key)) => {
                 while writing.next().await.is_some() {}
@@ -236,13 +240,13 @@ async fn write_all(
                 written.generations.removed();
                 // Copies made from it in between are removed too.
                 if original.and(written.store.delete(key).await).is_err() {
-                    tally.writes_dropped.one();
+                    counters.writes_dropped.one();
                 }
             }
-            Some(WriteJob::Clear(told)) => {
+            Some(WriteJob::Clear(sender)) => {
                 while writing.next().await.is_some() {}
                 // The caller may have left.
-                let _ = told.send(clear(&*written.store).await);
+                let _ = sender.send(clear(&*written.store).await);
             }
             Some(WriteJob::End) | None => {
                 while writing.next().await.is_some() {}
@@ -256,14 +260,18 @@ async fn write(
     written: &WriterTarget,
     store: &Arc<dyn Store>,
     queued: QueuedFill,
-    tally: &CacheCounters,
+    counters: &CacheCounters,
 ) {
-    let QueuedFill { fill, _room, _held } = queued;
+    let QueuedFill {
+        fill,
+        _permit,
+        _guard,
+    } = queued;
     if !written.generations.is_present(fill.generation) {
         return;
     }
     if store.set(fill).await.is_err() {
-        tally.writes_dropped.one();
+        counters.writes_dropped.one();
     }
 }
 

@@ -20,9 +20,9 @@ pub struct SharedBody<B> {
 }
 
 impl<B> SharedBody<B> {
-    pub(super) fn new(seat: FlightMember<B>) -> Self {
+    pub(super) fn new(member: FlightMember<B>) -> Self {
         Self {
-            member: seat,
+            member,
             on_end: None,
             sent: 0,
             over: false,
@@ -37,7 +37,7 @@ impl<B> SharedBody<B> {
         self
     }
 
-    /// Ends as soon as the last bytes are read: hyper does not poll a body of known length behind
+    /// Ends as soon as the last bytes are read: hyper does not poll a body of known length past
     /// its end.
     fn see_end(&mut self) {
         if !self.over && self.member.flight.is_drained(self.member.id) {

@@ -6,7 +6,7 @@
 //!
 //! The bytes are buffered while the reply is short enough to be joined. Of a longer one only its
 //! tail is, and no request can join it any more; the leader never waits for another reader, and a
-//! reader that falls behind the buffer is cut. Where all replies together hold too much, each one
+//! reader that falls behind the buffer is cut. Where all buffers together are too large, each reply
 //! is treated as long.
 //!
 //! **Invariant**: a waker is registered before the driver's lock is tried, and all readers are
@@ -36,7 +36,7 @@ use super::wakers::Wakers;
 const MOST_BYTES: usize = 8 << 20;
 /// Most bytes of all replies together, and of each one beyond that.
 const MOST_TOGETHER: usize = 256 << 20;
-const HELD_BEYOND: usize = 64 << 10;
+const BUFFERED_BEYOND: usize = 64 << 10;
 /// Shorter pieces are copied.
 const SHORT: usize = 4 << 10;
 
@@ -155,7 +155,7 @@ impl<B> Flight<B> {
 
     /// Returns the reply's bytes if it is whole, correct, and short enough to answer later
     /// requests.
-    pub(super) fn kept_bytes(&self) -> Option<usize> {
+    pub(super) fn finished_bytes(&self) -> Option<usize> {
         let shared = self.shared.lock();
         let whole = shared.end == Some(FlightEnd::Clean)
             && !shared.long
@@ -346,7 +346,7 @@ impl FlightBuffer {
             bytes
         });
         if together > MOST_TOGETHER {
-            self.window = HELD_BEYOND;
+            self.window = BUFFERED_BEYOND;
         }
         self.long |= self.buffered_bytes > self.window;
         self.trim();
@@ -448,7 +448,7 @@ mod tests {
             shared.push(Bytes::from(vec![0; 10_000]));
             assert_eq!(read_all(&mut shared, FIRST), Ok(10_000));
         }
-        assert!(shared.long && shared.buffered_bytes <= HELD_BEYOND);
+        assert!(shared.long && shared.buffered_bytes <= BUFFERED_BEYOND);
         drop(shared);
         assert_eq!(together.load(Ordering::Relaxed), MOST_TOGETHER);
     }

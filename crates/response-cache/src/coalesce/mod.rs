@@ -37,8 +37,8 @@ pub use self::{body::SharedBody, flight::FlightEnd};
 use crate::CacheGeneration;
 
 /// Most bytes and number of finished replies.
-const KEPT_BYTES: usize = 64 << 20;
-const KEPT_REPLIES: usize = 4_096;
+const FINISHED_BYTES: usize = 64 << 20;
+const FINISHED_REPLIES: usize = 4_096;
 
 /// The key of a flight: the request, the form of its reply, and the cache generation since which it
 /// may answer.
@@ -70,7 +70,7 @@ struct FlightTable<B> {
     flights: HashMap<FlightKey, FlightEntry<B>>,
     /// Finished replies, the oldest first.
     finished: VecDeque<FinishedFlight<B>>,
-    kept_bytes: usize,
+    finished_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl<B> Coalescer<B> {
             table: Mutex::new(FlightTable {
                 flights: HashMap::new(),
                 finished: VecDeque::new(),
-                kept_bytes: 0,
+                finished_bytes: 0,
             }),
             next_id: AtomicU64::new(FIRST + 1),
             together: Arc::default(),
@@ -175,16 +175,16 @@ impl<B> Coalescer<B> {
 
     /// Removes a member. The last one drops the reply, unless it is whole and may answer further
     /// requests.
-    fn leave(&self, seat: &FlightMember<B>) {
+    fn leave(&self, member: &FlightMember<B>) {
         let ttl = *self.ttl.read();
         let unwanted = self
             .table
             .lock()
-            .leave(seat, || self.clock.now() + ttl, ttl.is_zero());
+            .leave(member, || self.clock.now() + ttl, ttl.is_zero());
         // Wakes others, and may end a reply: not under the lock of all requests.
-        seat.flight.leave(seat.id);
+        member.flight.leave(member.id);
         if unwanted {
-            seat.flight.abandon();
+            member.flight.abandon();
         }
     }
 }
@@ -193,67 +193,77 @@ impl<B> FlightTable<B> {
     /// Removes a member. Returns whether the reply has no reader left.
     fn leave(
         &mut self,
-        seat: &FlightMember<B>,
+        member: &FlightMember<B>,
         until: impl FnOnce() -> Moment,
-        nothing_kept: bool,
+        drops_reply: bool,
     ) -> bool {
         // If another flight has the key by now, this one ends with its last reader.
-        let own = |entry: &&mut FlightEntry<B>| Arc::ptr_eq(&entry.flight, &seat.flight);
-        let Some(entry) = self.flights.get_mut(&seat.key).filter(own) else {
+        let own = |entry: &&mut FlightEntry<B>| Arc::ptr_eq(&entry.flight, &member.flight);
+        let Some(entry) = self.flights.get_mut(&member.key).filter(own) else {
             return false;
         };
         entry.members -= 1;
-        let nothing_kept = nothing_kept || entry.afterwards == FinishedReplyUse::CachedElsewhere;
-        if entry.members > 0 || self.is_kept(&seat.flight) {
+        let drops_reply = drops_reply || entry.afterwards == FinishedReplyUse::CachedElsewhere;
+        if entry.members > 0 || self.is_finished(&member.flight) {
             return false;
         }
-        match seat.flight.kept_bytes().filter(|_| !nothing_kept) {
-            Some(bytes) => self.keep(seat.key, &seat.flight, until(), bytes),
+        match member.flight.finished_bytes().filter(|_| !drops_reply) {
+            Some(bytes) => self.store_finished(member.key, &member.flight, until(), bytes),
             None => {
-                self.flights.remove(&seat.key);
+                self.flights.remove(&member.key);
                 return true;
             }
         }
         false
     }
 
-    fn is_kept(&self, flight: &Arc<Flight<B>>) -> bool {
+    fn is_finished(&self, flight: &Arc<Flight<B>>) -> bool {
         self.finished
             .iter()
-            .any(|kept| Arc::ptr_eq(&kept.flight, flight))
+            .any(|finished| Arc::ptr_eq(&finished.flight, flight))
     }
 
-    fn keep(&mut self, key: FlightKey, flight: &Arc<Flight<B>>, until: Moment, bytes: usize) {
+    fn store_finished(
+        &mut self,
+        key: FlightKey,
+        flight: &Arc<Flight<B>>,
+        until: Moment,
+        bytes: usize,
+    ) {
         self.finished.push_back(FinishedFlight {
             key,
             flight: Arc::clone(flight),
             until,
             bytes,
         });
-        self.kept_bytes += bytes;
-        while self.kept_bytes > KEPT_BYTES || self.finished.len() > KEPT_REPLIES {
+        self.finished_bytes += bytes;
+        while self.finished_bytes > FINISHED_BYTES || self.finished.len() > FINISHED_REPLIES {
             self.forget_oldest();
         }
     }
 
     fn forget_old(&mut self, now: Moment) {
-        while self.finished.front().is_some_and(|kept| kept.until <= now) {
+        while self
+            .finished
+            .front()
+            .is_some_and(|finished| finished.until <= now)
+        {
             self.forget_oldest();
         }
     }
 
     /// Current readers still read it to its end.
     fn forget_oldest(&mut self) {
-        let Some(kept) = self.finished.pop_front() else {
+        let Some(finished) = self.finished.pop_front() else {
             return;
         };
-        self.kept_bytes -= kept.bytes;
+        self.finished_bytes -= finished.bytes;
         if self
             .flights
-            .get(&kept.key)
-            .is_some_and(|entry| Arc::ptr_eq(&entry.flight, &kept.flight))
+            .get(&finished.key)
+            .is_some_and(|entry| Arc::ptr_eq(&entry.flight, &finished.flight))
         {
-            self.flights.remove(&kept.key);
+            self.flights.remove(&finished.key);
         }
     }
 }
@@ -392,8 +402,12 @@ mod tests {
         let mut readers = Vec::new();
         for (member, end) in [follower, gone].into_iter().zip(&ends) {
             let (end, reply) = (Arc::clone(end), member.join().await);
-            let told = move |its| end.set(its).expect("one end");
-            readers.push(reply.expect("a shared reply").map(|body| body.on_end(told)));
+            let set_end = move |its| end.set(its).expect("one end");
+            readers.push(
+                reply
+                    .expect("a shared reply")
+                    .map(|body| body.on_end(set_end)),
+            );
         }
         drop(readers.pop());
         text(readers.remove(0)).await;

@@ -181,7 +181,7 @@ pub enum CacheReason {
     Joined,
     /// A miss.
     NotFound,
-    /// The request asks for a random answer.
+    /// The request sets a temperature for a random reply.
     Temperature,
     /// The request has no temperature, and the settings exclude such requests.
     AbsentTemperature,
@@ -189,7 +189,7 @@ pub enum CacheReason {
     Unreadable,
     /// The client forbids storage.
     NoStore,
-    /// The client asks for a new reply.
+    /// The client requests a new reply.
     NoCache,
     /// The client names the worker.
     Pinned,

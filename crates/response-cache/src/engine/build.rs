@@ -45,7 +45,7 @@ pub(super) fn redis(
 ) -> Result<RemoteStore, CacheStartError> {
     let RedisBackend { store, writes } =
         in_redis::store("response_cache.backend", settings, memory, parts)?;
-    let writer = WriterQueue::new(Arc::clone(&parts.tally)).start(WriterTarget {
+    let writer = WriterQueue::new(Arc::clone(&parts.counters)).start(WriterTarget {
         store: Arc::clone(&store),
         l1: None,
         at_once: writes,
@@ -59,13 +59,13 @@ pub(super) fn tiered(
     memory: &Arc<MemoryStore>,
     parts: &CacheParts,
 ) -> Result<RemoteStore, CacheStartError> {
-    let queue = WriterQueue::new(Arc::clone(&parts.tally));
+    let queue = WriterQueue::new(Arc::clone(&parts.counters));
     let (l1, put): (Arc<dyn Store>, PromoteFn) = match settings.l1.kind {
         L1Kind::Memory => {
             let near = Arc::clone(memory);
             (
                 Arc::clone(memory) as _,
-                Arc::new(move |fill| near.keep(fill)),
+                Arc::new(move |fill| near.insert(fill)),
             )
         }
         L1Kind::Redis => {
@@ -77,7 +77,7 @@ pub(super) fn tiered(
     let promotion = Promotion {
         put,
         current: Arc::clone(&parts.current),
-        tally: Arc::clone(&parts.tally),
+        counters: Arc::clone(&parts.counters),
     };
     let l2 = in_s3::store(promotion.clone(), parts)?;
     let store = Arc::new(TieredStore {
@@ -102,6 +102,6 @@ fn through(lane: &FillSender) -> PromoteFn {
 fn sealing(parts: &CacheParts) -> CurrentEnvelope {
     CurrentEnvelope {
         seal: Arc::clone(&parts.seal),
-        tally: Arc::clone(&parts.tally),
+        counters: Arc::clone(&parts.counters),
     }
 }

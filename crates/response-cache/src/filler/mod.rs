@@ -34,7 +34,7 @@ use crate::{CacheEntry, CacheGeneration, CacheKey, ResponseCache, UnitVector};
 /// Replies that wait for assembly; further ones are not stored.
 const WAITING: usize = 1_024;
 /// Most bytes of all replies that are being relayed or wait; beyond that none is stored.
-const HELD_BYTES: usize = 256 << 20;
+const BUFFERED_BYTES: usize = 256 << 20;
 /// Replies that are assembled at a time.
 const AT_A_TIME: usize = 4;
 /// A longer body is parsed off the runtime thread.
@@ -83,7 +83,7 @@ pub struct CacheFiller {
     /// Bounded by the replies that are being relayed or wait.
     pending_fills: PendingFills,
     queue: mpsc::Sender<WholeReply>,
-    held_bytes: ByteBudget,
+    buffered_bytes: ByteBudget,
     task: JoinHandle<()>,
 }
 
@@ -95,7 +95,7 @@ impl CacheFiller {
             // A panic costs the replies that are just being assembled; waiting ones survive.
             let mut task = Task::new("reply_keeper");
             while task
-                .attempt(keep_all(&mut waiting, &cache, clock))
+                .attempt(store_all(&mut waiting, &cache, clock))
                 .await
                 .is_none()
             {}
@@ -103,15 +103,15 @@ impl CacheFiller {
         Arc::new(Self {
             pending_fills: PendingFills::default(),
             queue,
-            held_bytes: ByteBudget::new(HELD_BYTES),
+            buffered_bytes: ByteBudget::new(BUFFERED_BYTES),
             task,
         })
     }
 
     /// Marks a reply for this key as being stored.
     fn begin_fill(&self, key: RequestKey) -> PendingFill {
-        let (end, told) = watch::channel(());
-        self.pending_fills.lock().insert(key, told);
+        let (end, ended) = watch::channel(());
+        self.pending_fills.lock().insert(key, ended);
         PendingFill {
             key,
             pending_fills: Arc::clone(&self.pending_fills),
@@ -121,7 +121,7 @@ impl CacheFiller {
 
     /// Returns an empty permit for the bytes of one reply.
     fn fill_permit(&self) -> BytePermit {
-        self.held_bytes.empty_permit()
+        self.buffered_bytes.empty_permit()
     }
 
     /// Queues a reply. Returns at once.
@@ -133,9 +133,9 @@ impl CacheFiller {
 
     /// Waits at most `budget` for a reply that is just being stored.
     pub async fn wait_for_fill(&self, key: &RequestKey, budget: Duration) {
-        let told = self.pending_fills.lock().get(key).cloned();
-        if let Some(mut told) = told {
-            let _ = timeout(budget, told.changed()).await;
+        let ended = self.pending_fills.lock().get(key).cloned();
+        if let Some(mut ended) = ended {
+            let _ = timeout(budget, ended.changed()).await;
         }
     }
 }
@@ -148,18 +148,18 @@ impl Drop for CacheFiller {
 
 impl Drop for PendingFill {
     fn drop(&mut self) {
-        let mut marks = self.pending_fills.lock();
+        let mut pending = self.pending_fills.lock();
         // A later fill may have replaced it.
-        if marks
+        if pending
             .get(&self.key)
-            .is_some_and(|told| self.end.subscribe().same_channel(told))
+            .is_some_and(|ended| self.end.subscribe().same_channel(ended))
         {
-            marks.remove(&self.key);
+            pending.remove(&self.key);
         }
     }
 }
 
-async fn keep_all(waiting: &mut mpsc::Receiver<WholeReply>, cache: &ResponseCache, clock: Clock) {
+async fn store_all(waiting: &mut mpsc::Receiver<WholeReply>, cache: &ResponseCache, clock: Clock) {
     let replies = stream::poll_fn(|cx| waiting.poll_recv(cx));
     replies
         .for_each_concurrent(AT_A_TIME, |reply| store(cache, clock, reply))
@@ -171,12 +171,12 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
         dialect,
         form,
         body,
-        budget: room,
-        generation: begun,
-        similar_query: sought,
-        pending_fill: mark,
+        budget: permit,
+        generation,
+        similar_query,
+        pending_fill,
     } = reply;
-    let key = mark.key;
+    let key = pending_fill.key;
     let is_long = body.len() > LONG;
     let make = move || made(dialect, form, &body);
     // A panic would cost the replies that are assembled at the same time.
@@ -184,20 +184,20 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
         true => runtime::spawn_blocking(make).await.map_err(drop),
         false => std::panic::catch_unwind(AssertUnwindSafe(make)).map_err(drop),
     };
-    drop(room);
+    drop(permit);
     match made {
-        Ok(Ok(kept)) => {
-            let label = EntryKind::new(dialect, kept.has_usage, form).as_u8();
+        Ok(Ok(assembled)) => {
+            let label = EntryKind::new(dialect, assembled.has_usage, form).as_u8();
             let stored_at = u64::try_from(clock.unix_s()).unwrap_or_default();
             let entry = CacheEntry {
                 label,
                 stored_at,
-                body: kept.body.into(),
+                body: assembled.body.into(),
             };
-            if let Some(SimilarQuery { rest, direction }) = sought {
-                cache.put_similar_reply(rest, direction, entry.clone(), begun);
+            if let Some(SimilarQuery { rest, direction }) = similar_query {
+                cache.put_similar_reply(rest, direction, entry.clone(), generation);
             }
-            cache.put(CacheKey(*key.as_bytes()), entry, begun, mark);
+            cache.put(CacheKey(*key.as_bytes()), entry, generation, pending_fill);
         }
         Ok(Err(why)) => tracing::debug!(%why, "a reply is not kept"),
         Err(()) => tracing::error!("putting a reply together failed: it is not kept"),
@@ -273,11 +273,11 @@ mod tests {
     async fn the_bytes_of_all_fills_are_bounded_and_each_returns_its_own() {
         let filler = filler();
         let (mut one, mut two) = (filler.fill_permit(), filler.fill_permit());
-        assert!(one.try_grow(HELD_BYTES - 1) && two.try_grow(1));
+        assert!(one.try_grow(BUFFERED_BYTES - 1) && two.try_grow(1));
         assert!(!one.try_grow(1) && !two.try_grow(1));
         drop(two);
         assert!(!one.try_grow(2) && one.try_grow(1));
         drop(one);
-        assert!(filler.held_bytes.try_take(HELD_BYTES).is_some());
+        assert!(filler.buffered_bytes.try_take(BUFFERED_BYTES).is_some());
     }
 }

@@ -56,9 +56,9 @@ impl ReplyFill {
 
     /// Sets the entry under which a similarity lookup finds the reply.
     #[must_use]
-    pub fn with_similarity(self, sought: Option<SimilarQuery>) -> Self {
+    pub fn with_similarity(self, similar_query: Option<SimilarQuery>) -> Self {
         Self {
-            similar_query: sought,
+            similar_query,
             ..self
         }
     }
@@ -81,20 +81,20 @@ impl ReplyFill {
         if response.body().size_hint().lower() > most as u64 {
             return response;
         }
-        let room = self.cache_filler.fill_permit();
-        let held = BufferedReply {
+        let permit = self.cache_filler.fill_permit();
+        let buffered = BufferedReply {
             fill: self,
             form,
             outcome: good,
             body: Vec::new(),
-            room,
+            permit,
             most,
             pending_fill: None,
         };
         response.map(|inner| {
             wrap(FillingBody {
                 inner,
-                reply: Some(held),
+                reply: Some(buffered),
             })
         })
     }
@@ -127,41 +127,48 @@ struct BufferedReply {
     outcome: Arc<OnceLock<bool>>,
     body: Vec<u8>,
     /// `body`'s share of the byte budget.
-    room: BytePermit,
+    permit: BytePermit,
     most: usize,
     pending_fill: Option<PendingFill>,
 }
 
 impl<B: Default> FillingBody<B> {
     fn passed(&mut self, data: &Bytes) {
-        let Some(held) = &mut self.reply else { return };
-        if held.body.len() + data.len() > held.most || !held.room.try_grow(data.len()) {
+        let Some(buffered) = &mut self.reply else {
+            return;
+        };
+        if buffered.body.len() + data.len() > buffered.most || !buffered.permit.try_grow(data.len())
+        {
             self.reply = None;
             return;
         }
-        held.body.extend_from_slice(data);
+        buffered.body.extend_from_slice(data);
         // A client that has read this event may repeat the request before the stream has ended.
-        if held.form == StoredForm::Stream && held.pending_fill.is_none() && tells_its_end(data) {
-            held.pending_fill = Some(held.fill.cache_filler.begin_fill(held.fill.key));
+        if buffered.form == StoredForm::Stream
+            && buffered.pending_fill.is_none()
+            && has_end_event(data)
+        {
+            buffered.pending_fill = Some(buffered.fill.cache_filler.begin_fill(buffered.fill.key));
         }
     }
 
     fn ended(&mut self) {
-        // Settles its guard now, which sets whether the reply was correct.
+        // Drops its guard now, which sets whether the reply was correct.
         drop(std::mem::take(&mut self.inner));
-        let Some(held) = self.reply.take() else {
+        let Some(buffered) = self.reply.take() else {
             return;
         };
-        if held.outcome.get() == Some(&true) {
-            let (fill, mark) = (held.fill, held.pending_fill);
+        if buffered.outcome.get() == Some(&true) {
+            let (fill, pending_fill) = (buffered.fill, buffered.pending_fill);
             fill.cache_filler.enqueue(WholeReply {
                 dialect: fill.dialect,
-                form: held.form,
-                body: held.body,
-                budget: held.room,
+                form: buffered.form,
+                body: buffered.body,
+                budget: buffered.permit,
                 generation: fill.generation,
                 similar_query: fill.similar_query,
-                pending_fill: mark.unwrap_or_else(|| fill.cache_filler.begin_fill(fill.key)),
+                pending_fill: pending_fill
+                    .unwrap_or_else(|| fill.cache_filler.begin_fill(fill.key)),
             });
         }
     }
@@ -169,7 +176,7 @@ impl<B: Default> FillingBody<B> {
 
 /// Returns whether the last event of a stream begins in these bytes: generated text never begins a
 /// line.
-fn tells_its_end(data: &[u8]) -> bool {
+fn has_end_event(data: &[u8]) -> bool {
     data.starts_with(DONE)
         || data
             .split(|byte| *byte == b'\n')
@@ -192,7 +199,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Body for FillingBody<B> {
                 if let Some(data) = frame.data_ref() {
                     this.passed(data);
                 }
-                // hyper does not poll a body of known length behind its end.
+                // hyper does not poll a body of known length past its end.
                 if this.inner.is_end_stream() {
                     this.ended();
                 }
@@ -214,10 +221,10 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Body for FillingBody<B> {
 
 impl<B: fmt::Debug> fmt::Debug for FillingBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self.reply.as_ref().map(|held| held.body.len());
+        let buffered = self.reply.as_ref().map(|buffered| buffered.body.len());
         f.debug_struct("FillingBody")
             .field("inner", &self.inner)
-            .field("held_bytes", &held)
+            .field("held_bytes", &buffered)
             .finish()
     }
 }

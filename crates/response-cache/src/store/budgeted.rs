@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Maximum wait for a permit while all connections are in use: bursts happen now and then.
-const TURN: Duration = Duration::from_millis(5);
+const PERMIT_WAIT: Duration = Duration::from_millis(5);
 
 /// Takes an entry that was found too late for its request.
 pub(crate) type LateEntryFn = Arc<dyn Fn(CacheKey, &FoundEntry, CacheGeneration) + Send + Sync>;
@@ -51,7 +51,7 @@ pub(crate) struct BudgetedStoreParts {
     pub(crate) late: Option<LateEntryFn>,
     pub(crate) on_change: Option<OnChange>,
     pub(crate) current: Arc<CurrentSettings>,
-    pub(crate) tally: Arc<CacheCounters>,
+    pub(crate) counters: Arc<CacheCounters>,
     pub(crate) clock: Clock,
 }
 
@@ -93,33 +93,37 @@ impl BudgetedStore {
         self.inner.health.lock().is_prompt()
     }
 
-    async fn look(&self, ask: StoreLookup) -> Result<Option<FoundEntry>, StoreFault> {
+    async fn find(&self, lookup: StoreLookup) -> Result<Option<FoundEntry>, StoreFault> {
         let inner = &self.inner;
-        if !inner.store.is_there() {
-            return Err(inner.not_asked("it is away"));
+        if !inner.store.is_available() {
+            return Err(inner.fault("it is away"));
         }
         let admission = inner.health.lock().admit(inner.with.clock.now());
         match admission {
-            LookupAdmission::Refuse => Err(inner.not_asked("it is left alone for a while")),
-            LookupAdmission::Behind => {
-                let behind = BackgroundLookup(Arc::clone(inner));
+            LookupAdmission::Refuse => Err(inner.fault("it is left alone for a while")),
+            LookupAdmission::Background => {
+                let background = BackgroundLookup(Arc::clone(inner));
                 if let Ok(permit) = Arc::clone(&inner.permits).try_acquire_owned() {
-                    self.tasks
-                        .start(Arc::clone(inner).fly(ask, permit, None, Some(behind)));
+                    self.tasks.start(Arc::clone(inner).run_lookup(
+                        lookup,
+                        permit,
+                        None,
+                        Some(background),
+                    ));
                 }
-                Err(inner.not_asked("it is too slow to be waited for"))
+                Err(inner.fault("it is too slow to be waited for"))
             }
             LookupAdmission::Wait => {
                 let _waiting = LookupWaiter::begin(&inner.waiting);
-                let permit = inner.turn(ask.until).await?;
-                let (told, tells) = oneshot::channel();
+                let permit = inner.acquire_permit(lookup.until).await?;
+                let (sender, receiver) = oneshot::channel();
                 self.tasks
-                    .start(Arc::clone(inner).fly(ask, permit, Some(told), None));
-                match timeout_at(ask.until, tells).await {
+                    .start(Arc::clone(inner).run_lookup(lookup, permit, Some(sender), None));
+                match timeout_at(lookup.until, receiver).await {
                     Ok(Ok(answer)) => answer,
                     _ => {
-                        inner.with.tally.lookups_abandoned.one();
-                        Err(inner.not_asked("no answer within the lookup budget"))
+                        inner.with.counters.lookups_abandoned.one();
+                        Err(inner.fault("no answer within the lookup budget"))
                     }
                 }
             }
@@ -128,7 +132,7 @@ impl BudgetedStore {
 }
 
 impl BudgetedStoreInner {
-    fn not_asked(&self, reason: &str) -> StoreFault {
+    fn fault(&self, reason: &str) -> StoreFault {
         StoreFault {
             store: self.with.name,
             outage: true,
@@ -136,40 +140,40 @@ impl BudgetedStoreInner {
         }
     }
 
-    async fn turn(&self, until: Instant) -> Result<OwnedSemaphorePermit, StoreFault> {
+    async fn acquire_permit(&self, until: Instant) -> Result<OwnedSemaphorePermit, StoreFault> {
         let permits = Arc::clone(&self.permits);
         // As many requests as are running may wait for the duration of a lookup: together the
         // store's share of connections serves them at once.
-        let turn = match self.waiting.load(Ordering::Relaxed) <= 2 * self.with.lookups {
+        let deadline = match self.waiting.load(Ordering::Relaxed) <= 2 * self.with.lookups {
             true => until,
-            false => until.min(Instant::now() + TURN),
+            false => until.min(Instant::now() + PERMIT_WAIT),
         };
-        match timeout_at(turn, permits.acquire_owned()).await {
+        match timeout_at(deadline, permits.acquire_owned()).await {
             // The semaphore is never closed.
-            Ok(permit) => permit.map_err(|_| self.not_asked("it is being stopped")),
+            Ok(permit) => permit.map_err(|_| self.fault("it is being stopped")),
             Err(_) => {
-                if turn == until {
-                    self.with.tally.lookups_abandoned.one();
+                if deadline == until {
+                    self.with.counters.lookups_abandoned.one();
                 }
-                Err(self.not_asked("every connection is in use"))
+                Err(self.fault("every connection is in use"))
             }
         }
     }
 
-    async fn fly(
+    async fn run_lookup(
         self: Arc<Self>,
-        ask: StoreLookup,
+        lookup: StoreLookup,
         _permit: OwnedSemaphorePermit,
-        told: Option<oneshot::Sender<Result<Option<FoundEntry>, StoreFault>>>,
-        _behind: Option<BackgroundLookup>,
+        sender: Option<oneshot::Sender<Result<Option<FoundEntry>, StoreFault>>>,
+        _background: Option<BackgroundLookup>,
     ) {
         let budget = self.with.current.load().lookup_budget;
-        let mut answer = self.store.get(ask);
+        let mut answer = self.store.get(lookup);
         let answered = timeout(budget, &mut answer).await;
         let (answer, in_time) = match answered {
             Ok(answer) => (answer, true),
             Err(_) => {
-                self.judge(
+                self.record(
                     |health, now| health.slow(now, runtime::chance()),
                     "answers too slowly",
                 );
@@ -177,22 +181,22 @@ impl BudgetedStoreInner {
             }
         };
         match &answer {
-            Ok(_) if in_time => self.judge(StoreHealth::quick, "is quick again"),
+            Ok(_) if in_time => self.record(StoreHealth::quick, "is quick again"),
             Ok(_) => self.health.lock().late(self.with.clock.now()),
             Err(fault) => self.failed(fault),
         }
-        let untold = match told {
-            Some(told) if in_time => told.send(answer).err(),
+        let unsent = match sender {
+            Some(sender) if in_time => sender.send(answer).err(),
             _ => Some(answer),
         };
-        if let (Some(Ok(Some(found))), Some(late)) = (untold, &self.with.late) {
-            late(ask.key, &found, ask.generation);
+        if let (Some(Ok(Some(found))), Some(late)) = (unsent, &self.with.late) {
+            late(lookup.key, &found, lookup.generation);
         }
     }
 
     fn failed(&self, fault: &StoreFault) {
         if fault.outage {
-            self.judge(
+            self.record(
                 |health, now| health.failed(now, runtime::chance()),
                 &fault.reason,
             );
@@ -200,11 +204,11 @@ impl BudgetedStoreInner {
     }
 
     /// Records a result and reports a change once.
-    fn judge(&self, verdict: impl FnOnce(&mut StoreHealth, kv_blocks::Moment) -> bool, what: &str) {
+    fn record(&self, change: impl FnOnce(&mut StoreHealth, kv_blocks::Moment) -> bool, what: &str) {
         let (news, is_prompt) = {
             let mut health = self.health.lock();
             (
-                verdict(&mut health, self.with.clock.now()),
+                change(&mut health, self.with.clock.now()),
                 health.is_prompt(),
             )
         };
@@ -223,37 +227,37 @@ impl BudgetedStoreInner {
                 "not waiting for the store of replies for now"
             );
         }
-        if let Some(told) = &self.with.on_change {
-            told(is_prompt);
+        if let Some(notify) = &self.with.on_change {
+            notify(is_prompt);
         }
     }
 }
 
 impl Store for BudgetedStore {
-    fn abilities(&self) -> StoreCapabilities {
-        self.inner.store.abilities()
+    fn capabilities(&self) -> StoreCapabilities {
+        self.inner.store.capabilities()
     }
 
-    fn is_there(&self) -> bool {
-        self.inner.store.is_there() && !self.inner.health.lock().is_away()
+    fn is_available(&self) -> bool {
+        self.inner.store.is_available() && !self.inner.health.lock().is_down()
     }
 
     fn absent(&self) -> Vec<&'static str> {
-        if self.is_there() {
+        if self.is_available() {
             Vec::new()
         } else {
             vec![self.inner.with.name]
         }
     }
 
-    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
-        Box::pin(self.look(ask))
+    fn get(&self, lookup: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
+        Box::pin(self.find(lookup))
     }
 
     fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            if self.inner.health.lock().is_away() {
-                return Err(self.inner.not_asked("it is left alone for a while"));
+            if self.inner.health.lock().is_down() {
+                return Err(self.inner.fault("it is left alone for a while"));
             }
             self.inner
                 .store

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 128 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentEnvelope {
     pub(crate) seal: Arc<ArcSwap<HmacEnvelope>>,
-    pub(crate) tally: Arc<CacheCounters>,
+    pub(crate) counters: Arc<CacheCounters>,
 }
 
 impl CurrentEnvelope {
@@ -54,7 +54,7 @@ impl CurrentEnvelope {
                 .flatten()
         };
         if opened.is_none() {
-            self.tally.auth_failures.one();
+            self.counters.auth_failures.one();
             tracing::warn!(store, %key, bytes = length, "a stored reply is not as this fleet wrote it: removed, not used");
         }
         opened.filter(|opened| opened.ends_at >= now)

@@ -1,4 +1,4 @@
-//! Memory in place of a store that is unavailable or slow.
+//! Memory as the substitute of a store that is unavailable or slow.
 //!
 //! The memory answers while the store does not, and is filled during that time: its entries live
 //! for the TTL of the fallback settings, also after the store's return.
@@ -27,8 +27,8 @@ impl FallbackStore {
 }
 
 impl Store for FallbackStore {
-    fn abilities(&self) -> StoreCapabilities {
-        self.store.abilities()
+    fn capabilities(&self) -> StoreCapabilities {
+        self.store.capabilities()
     }
 
     fn absent(&self) -> Vec<&'static str> {
@@ -37,17 +37,17 @@ impl Store for FallbackStore {
 
     /// Returns the copy for memory if requests do not wait for the store, or it is unavailable.
     fn near(&self, fill: &StoreFill) -> Option<StoreFill> {
-        let stands_in = !self.store.is_waited_for() || !self.store.is_there();
+        let stands_in = !self.store.is_waited_for() || !self.store.is_available();
         stands_in.then(|| StoreFill {
             ttl: fill.ttl.min(self.ttl),
             ..fill.clone()
         })
     }
 
-    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
+    fn get(&self, lookup: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
         Box::pin(async move {
-            match self.store.get(ask).await {
-                Err(fault) if fault.outage => Ok(self.memory.find(&ask.key)),
+            match self.store.get(lookup).await {
+                Err(fault) if fault.outage => Ok(self.memory.find(&lookup.key)),
                 answer => answer,
             }
         })
@@ -60,9 +60,9 @@ impl Store for FallbackStore {
                 ..fill.clone()
             };
             match self.store.set(fill).await {
-                Err(fault) if fault.outage => self.memory.keep(near),
+                Err(fault) if fault.outage => self.memory.insert(near),
                 // The store is available, but requests do not wait for it.
-                Ok(()) if !self.store.is_waited_for() => self.memory.keep(near),
+                Ok(()) if !self.store.is_waited_for() => self.memory.insert(near),
                 other => return other,
             }
             Ok(())
@@ -82,12 +82,12 @@ impl Store for FallbackStore {
     }
 
     fn stats(&self) -> StoreStats {
-        self.memory.held()
+        self.memory.local_stats()
     }
 
     /// Counts the entries of the part that answers now.
     fn count(&self) -> StoreFuture<'_, u64> {
-        if self.store.is_there() {
+        if self.store.is_available() {
             self.store.count()
         } else {
             self.memory.count()

@@ -17,11 +17,11 @@ const JITTER: f64 = 0.25;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BreakerConfig {
     /// Concurrent background lookups while the store is slow.
-    pub(crate) behind: usize,
+    pub(crate) background: usize,
     /// First and longest pause between two of them.
     pub(crate) slow: (Duration, Duration),
     /// The pauses after a failure; `None`: the store itself detects its outages and their end.
-    pub(crate) away: Option<(Duration, Duration)>,
+    pub(crate) outage: Option<(Duration, Duration)>,
 }
 
 /// The decision about a lookup.
@@ -30,7 +30,7 @@ pub(crate) enum LookupAdmission {
     /// The request waits for it.
     Wait,
     /// It runs in the background.
-    Behind,
+    Background,
     /// It does not run.
     Refuse,
 }
@@ -39,7 +39,7 @@ pub(crate) enum LookupAdmission {
 enum BreakerState {
     Prompt,
     Slow,
-    Away,
+    Down,
 }
 
 #[derive(Debug)]
@@ -51,47 +51,47 @@ pub(crate) struct StoreHealth {
     pause: Duration,
     /// Start of the prompt state.
     since: Moment,
-    behind: usize,
+    background: usize,
 }
 
 impl StoreHealth {
-    pub(crate) fn new(manner: BreakerConfig) -> Self {
+    pub(crate) fn new(config: BreakerConfig) -> Self {
         Self {
-            config: manner,
+            config,
             state: BreakerState::Prompt,
             next: Moment::START,
             pause: Duration::ZERO,
             since: Moment::START,
-            behind: 0,
+            background: 0,
         }
     }
 
     /// Decides about a lookup. [`Self::record_late_result`] must follow each
     /// [`LookupAdmission::Behind`].
     pub(crate) fn admit(&mut self, now: Moment) -> LookupAdmission {
-        let room = match self.state {
+        let limit = match self.state {
             BreakerState::Prompt => return LookupAdmission::Wait,
-            BreakerState::Slow => self.config.behind,
-            BreakerState::Away => 1,
+            BreakerState::Slow => self.config.background,
+            BreakerState::Down => 1,
         };
-        if now < self.next || self.behind >= room {
+        if now < self.next || self.background >= limit {
             return LookupAdmission::Refuse;
         }
-        self.behind += 1;
-        LookupAdmission::Behind
+        self.background += 1;
+        LookupAdmission::Background
     }
 
     /// Records the end of a background lookup, whatever its result.
     pub(crate) fn record_late_result(&mut self) {
-        self.behind = self.behind.saturating_sub(1);
+        self.background = self.background.saturating_sub(1);
     }
 
     pub(crate) fn is_prompt(&self) -> bool {
         self.state == BreakerState::Prompt
     }
 
-    pub(crate) fn is_away(&self) -> bool {
-        self.state == BreakerState::Away
+    pub(crate) fn is_down(&self) -> bool {
+        self.state == BreakerState::Down
     }
 
     /// Records an answer in time; returns whether the state changed.
@@ -107,8 +107,8 @@ impl StoreHealth {
     /// Records an answer that was not in time; returns whether the state changed.
     pub(crate) fn slow(&mut self, now: Moment, chance: f64) -> bool {
         let news = self.state == BreakerState::Prompt;
-        let away = self.is_away();
-        if !away {
+        let outage = self.is_down();
+        if !outage {
             self.state = BreakerState::Slow;
             self.wait(now, chance, self.config.slow);
         }
@@ -117,7 +117,7 @@ impl StoreHealth {
 
     /// Records a late answer: the store is available again.
     pub(crate) fn late(&mut self, now: Moment) {
-        if self.is_away() {
+        if self.is_down() {
             self.state = BreakerState::Slow;
             self.next = now;
             self.pause = Duration::ZERO;
@@ -126,11 +126,11 @@ impl StoreHealth {
 
     /// Records a failure; returns whether the state changed.
     pub(crate) fn failed(&mut self, now: Moment, chance: f64) -> bool {
-        let Some(pauses) = self.config.away else {
+        let Some(pauses) = self.config.outage else {
             return false;
         };
-        let news = !self.is_away();
-        self.state = BreakerState::Away;
+        let news = !self.is_down();
+        self.state = BreakerState::Down;
         // Only the first of several concurrent failures counts.
         self.wait(now, chance, pauses);
         news
@@ -158,10 +158,10 @@ mod tests {
 
     use super::*;
 
-    const MANNER: BreakerConfig = BreakerConfig {
-        behind: 1,
+    const BREAKER: BreakerConfig = BreakerConfig {
+        background: 1,
         slow: (Duration::from_millis(100), Duration::from_secs(1)),
-        away: Some((Duration::from_millis(200), Duration::from_secs(30))),
+        outage: Some((Duration::from_millis(200), Duration::from_secs(30))),
     };
 
     fn at(ms: u64) -> Moment {
@@ -171,12 +171,12 @@ mod tests {
     #[test]
     #[contract("F44")]
     fn lookups_skip_a_slow_store_until_a_background_lookup_is_quick() {
-        let mut health = StoreHealth::new(MANNER);
+        let mut health = StoreHealth::new(BREAKER);
         assert_eq!(health.admit(at(1_000)), LookupAdmission::Wait);
         assert!(health.slow(at(1_050), 0.0), "news");
         assert!(!health.slow(at(1_050), 0.0), "reported once");
         assert_eq!(health.admit(at(1_051)), LookupAdmission::Refuse);
-        assert_eq!(health.admit(at(1_150)), LookupAdmission::Behind);
+        assert_eq!(health.admit(at(1_150)), LookupAdmission::Background);
         assert_eq!(
             health.admit(at(1_150)),
             LookupAdmission::Refuse,
@@ -189,7 +189,7 @@ mod tests {
             LookupAdmission::Refuse,
             "the pause has doubled"
         );
-        assert_eq!(health.admit(at(1_400)), LookupAdmission::Behind);
+        assert_eq!(health.admit(at(1_400)), LookupAdmission::Background);
         assert!(health.quick(at(1_401)));
         health.record_late_result();
         assert_eq!(health.admit(at(1_402)), LookupAdmission::Wait);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     #[contract("F48", "F50")]
     fn pauses_after_failures_grow_to_their_bound_and_end_with_one_background_lookup() {
-        let mut health = StoreHealth::new(MANNER);
+        let mut health = StoreHealth::new(BREAKER);
         assert!(health.failed(at(0), 0.0));
         assert!(
             !health.failed(at(1), 1.0),
@@ -225,7 +225,7 @@ mod tests {
         health.late(now);
         assert_eq!(
             health.admit(now),
-            LookupAdmission::Behind,
+            LookupAdmission::Background,
             "it is present, only slow"
         );
         health.quick(now);
@@ -235,23 +235,23 @@ mod tests {
 
     #[test]
     fn jitter_lengthens_pauses_and_a_long_healthy_time_resets_them() {
-        let mut health = StoreHealth::new(MANNER);
+        let mut health = StoreHealth::new(BREAKER);
         health.failed(at(0), 1.0);
         assert_eq!(health.admit(at(249)), LookupAdmission::Refuse);
-        assert_eq!(health.admit(at(250)), LookupAdmission::Behind);
+        assert_eq!(health.admit(at(250)), LookupAdmission::Background);
         health.failed(at(250), 0.0);
         health.record_late_result();
         health.quick(at(700));
         health.failed(at(40_000), 0.0);
         assert_eq!(health.admit(at(40_199)), LookupAdmission::Refuse);
-        assert_eq!(health.admit(at(40_200)), LookupAdmission::Behind);
+        assert_eq!(health.admit(at(40_200)), LookupAdmission::Background);
     }
 
     #[test]
     fn a_store_with_its_own_availability_check_gets_no_pause_after_failures() {
         let mut health = StoreHealth::new(BreakerConfig {
-            away: None,
-            ..MANNER
+            outage: None,
+            ..BREAKER
         });
         assert!(!health.failed(at(0), 0.0));
         assert_eq!(health.admit(at(0)), LookupAdmission::Wait);

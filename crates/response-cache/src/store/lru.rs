@@ -136,7 +136,7 @@ impl LruStore {
     }
 
     /// Replaces the store by an empty one; the caller drops the old one outside the lock.
-    pub(crate) fn taken(&mut self) -> Self {
+    pub(crate) fn take_all(&mut self) -> Self {
         let empty = Self {
             evictions: self.evictions,
             ..Self::new(self.bounds)
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    fn shelf(entries: usize) -> LruStore {
+    fn store(entries: usize) -> LruStore {
         LruStore::new(StoreBounds {
             entries,
             bytes: usize::MAX,
@@ -185,17 +185,17 @@ mod tests {
     #[test]
     #[contract("CK30", "CH14")]
     fn at_capacity_the_least_recently_used_entry_is_evicted_and_counted() {
-        let mut shelf = shelf(2);
-        shelf.put(key(1), entry(1), at(100), at(0));
-        shelf.put(key(2), entry(1), at(100), at(0));
-        assert!(shelf.get(&key(1), at(1)).is_some());
-        shelf.put(key(3), entry(1), at(100), at(1));
-        assert!(shelf.get(&key(2), at(1)).is_none(), "1 was used since");
-        assert!(shelf.get(&key(1), at(1)).is_some() && shelf.get(&key(3), at(1)).is_some());
-        assert_eq!((shelf.len(), shelf.evictions()), (2, 1));
-        shelf.put(key(3), entry(2), at(100), at(1));
+        let mut store = store(2);
+        store.put(key(1), entry(1), at(100), at(0));
+        store.put(key(2), entry(1), at(100), at(0));
+        assert!(store.get(&key(1), at(1)).is_some());
+        store.put(key(3), entry(1), at(100), at(1));
+        assert!(store.get(&key(2), at(1)).is_none(), "1 was used since");
+        assert!(store.get(&key(1), at(1)).is_some() && store.get(&key(3), at(1)).is_some());
+        assert_eq!((store.len(), store.evictions()), (2, 1));
+        store.put(key(3), entry(2), at(100), at(1));
         assert_eq!(
-            (shelf.len(), shelf.evictions()),
+            (store.len(), store.evictions()),
             (2, 1),
             "the same key takes no more room"
         );
@@ -204,42 +204,42 @@ mod tests {
     #[test]
     #[contract("CK31")]
     fn an_expired_entry_is_not_found_and_is_evicted_first() {
-        let mut shelf = shelf(2);
-        shelf.put(key(1), entry(1), at(10), at(0));
-        shelf.put(key(2), entry(1), at(100), at(0));
+        let mut store = store(2);
+        store.put(key(1), entry(1), at(10), at(0));
+        store.put(key(2), entry(1), at(100), at(0));
         assert_eq!(
-            shelf.get(&key(1), at(9)).map(|found| found.left),
+            store.get(&key(1), at(9)).map(|found| found.left),
             Some(Duration::from_secs(1))
         );
-        assert!(shelf.get(&key(2), at(9)).is_some());
-        shelf.put(key(3), entry(1), at(100), at(10));
-        assert!(shelf.get(&key(2), at(10)).is_some(), "1 was over");
-        assert_eq!((shelf.len(), shelf.evictions()), (2, 0));
-        assert!(shelf.get(&key(3), at(100)).is_none());
-        assert_eq!(shelf.len(), 1);
+        assert!(store.get(&key(2), at(9)).is_some());
+        store.put(key(3), entry(1), at(100), at(10));
+        assert!(store.get(&key(2), at(10)).is_some(), "1 was over");
+        assert_eq!((store.len(), store.evictions()), (2, 0));
+        assert!(store.get(&key(3), at(100)).is_none());
+        assert_eq!(store.len(), 1);
     }
 
     #[test]
     fn bytes_are_bounded_too_and_an_oversized_entry_evicts_none() {
-        let mut shelf = LruStore::new(StoreBounds {
+        let mut store = LruStore::new(StoreBounds {
             entries: 100,
             bytes: 3 * entry(100).cost(),
         });
-        (1..=3).for_each(|number| shelf.put(key(number), entry(100), at(100), at(0)));
-        shelf.put(key(4), entry(101), at(100), at(0));
+        (1..=3).for_each(|number| store.put(key(number), entry(100), at(100), at(0)));
+        store.put(key(4), entry(101), at(100), at(0));
         assert_eq!(
-            (shelf.len(), shelf.evictions()),
+            (store.len(), store.evictions()),
             (2, 2),
             "one byte too many costs two"
         );
-        shelf.put(key(5), entry(10_000), at(100), at(0));
-        assert_eq!((shelf.len(), shelf.evictions()), (2, 2));
-        shelf.set_bounds(shelf.bounds.half());
-        while !shelf.fit(1) {}
-        assert_eq!(shelf.len(), 1);
-        let old = shelf.taken();
+        store.put(key(5), entry(10_000), at(100), at(0));
+        assert_eq!((store.len(), store.evictions()), (2, 2));
+        store.set_bounds(store.bounds.half());
+        while !store.fit(1) {}
+        assert_eq!(store.len(), 1);
+        let old = store.take_all();
         assert_eq!(
-            (old.len(), shelf.len(), shelf.bytes(), shelf.evictions()),
+            (old.len(), store.len(), store.bytes(), store.evictions()),
             (1, 0, 0, 3)
         );
     }
@@ -248,7 +248,7 @@ mod tests {
         /// Compares the store with a list that is sorted by use.
         #[test]
         fn the_store_agrees_with_a_list(steps in proptest::collection::vec((0_u8..8, any::<bool>(), 1_u64..6), 0..200)) {
-            let mut shelf = shelf(4);
+            let mut store = store(4);
             let mut list: VecDeque<(u8, u64)> = VecDeque::new();
             for (now, (number, puts, life)) in steps.into_iter().enumerate() {
                 let now = now as u64;
@@ -258,17 +258,17 @@ mod tests {
                     if list.len() > 4 {
                         list.pop_front();
                     }
-                    shelf.put(key(number), entry(1), at(now + life), at(now));
+                    store.put(key(number), entry(1), at(now + life), at(now));
                 } else {
                     let place = list.iter().position(|(other, end)| *other == number && *end > now);
                     if let Some(used) = place.and_then(|place| list.remove(place)) {
                         list.push_back(used);
                     }
-                    prop_assert_eq!(shelf.get(&key(number), at(now)).is_some(), place.is_some());
+                    prop_assert_eq!(store.get(&key(number), at(now)).is_some(), place.is_some());
                 }
-                prop_assert!(shelf.len() <= 4);
-                prop_assert_eq!(shelf.bytes(), shelf.len() * entry(1).cost());
-                prop_assert_eq!(shelf.ends.len(), shelf.len());
+                prop_assert!(store.len() <= 4);
+                prop_assert_eq!(store.bytes(), store.len() * entry(1).cost());
+                prop_assert_eq!(store.ends.len(), store.len());
             }
         }
     }

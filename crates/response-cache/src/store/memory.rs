@@ -39,13 +39,13 @@ impl MemoryStore {
         self.entries.lock().get(key, now)
     }
 
-    pub(crate) fn keep(&self, fill: StoreFill) {
+    pub(crate) fn insert(&self, fill: StoreFill) {
         let now = self.clock.now();
-        let mut shelf = self.entries.lock();
+        let mut store = self.entries.lock();
         // A clear takes this lock after it has raised the number: either the check or the clear
         // sees the entry.
         if self.generations.is_present(fill.generation) {
-            shelf.put(fill.key, fill.entry, now + fill.ttl, now);
+            store.put(fill.key, fill.entry, now + fill.ttl, now);
         }
     }
 
@@ -55,7 +55,7 @@ impl MemoryStore {
 
     /// Removes all entries. The caller has raised the generation.
     pub(crate) fn empty(&self) -> u64 {
-        let taken = self.entries.lock().taken();
+        let taken = self.entries.lock().take_all();
         taken.len() as u64
     }
 
@@ -65,30 +65,30 @@ impl MemoryStore {
     }
 
     /// Removes some expired entries; returns the size of the rest.
-    pub(crate) fn held(&self) -> StoreStats {
+    pub(crate) fn local_stats(&self) -> StoreStats {
         let now = self.clock.now();
-        let mut shelf = self.entries.lock();
-        shelf.tidy(now);
+        let mut store = self.entries.lock();
+        store.tidy(now);
         StoreStats {
-            entries: shelf.len() as u64,
-            bytes: shelf.bytes() as u64,
-            evictions: shelf.evictions(),
+            entries: store.len() as u64,
+            bytes: store.bytes() as u64,
+            evictions: store.evictions(),
         }
     }
 }
 
 impl Store for MemoryStore {
-    fn abilities(&self) -> StoreCapabilities {
+    fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities { counts: true }
     }
 
-    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
-        Box::pin(async move { Ok(self.find(&ask.key)) })
+    fn get(&self, lookup: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
+        Box::pin(async move { Ok(self.find(&lookup.key)) })
     }
 
     fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            self.keep(fill);
+            self.insert(fill);
             Ok(())
         })
     }
@@ -105,6 +105,6 @@ impl Store for MemoryStore {
     }
 
     fn stats(&self) -> StoreStats {
-        self.held()
+        self.local_stats()
     }
 }

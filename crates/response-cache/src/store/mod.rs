@@ -69,10 +69,10 @@ pub(crate) struct StoreStats {
 /// Every call is bounded in time, and none delays a request: a lookup is awaited until
 /// [`StoreLookup::until`], everything else runs outside requests.
 pub(crate) trait Store: fmt::Debug + Send + Sync {
-    fn abilities(&self) -> StoreCapabilities;
+    fn capabilities(&self) -> StoreCapabilities;
 
     /// Returns whether the store is available, as far as it knows without a probe.
-    fn is_there(&self) -> bool {
+    fn is_available(&self) -> bool {
         true
     }
 
@@ -88,7 +88,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 
     /// Returns the entry under a key, if it is valid and belongs to this cache. An invalid one is
     /// removed.
-    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>>;
+    fn get(&self, lookup: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>>;
 
     /// Stores an entry, replacing an existing one.
     fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()>;

@@ -45,7 +45,7 @@ impl RedisStore {
         }
     }
 
-    async fn look(&self, key: &CacheKey) -> Result<Option<FoundEntry>, StoreFault> {
+    async fn find(&self, key: &CacheKey) -> Result<Option<FoundEntry>, StoreFault> {
         let name = key.to_string();
         let found = match self.values.get(&name, self.most()).await {
             Ok(Some(found)) => found,
@@ -53,7 +53,7 @@ impl RedisStore {
             // The server answered, but the value is unusable: a miss, and no reason to skip the
             // next lookup.
             Err(fault) if !fault.outage && fault.kind == FaultKind::Other => return Ok(None),
-            Err(fault) => return Err(said(fault)),
+            Err(fault) => return Err(store_fault(fault)),
         };
         match self
             .sealing
@@ -87,16 +87,16 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn abilities(&self) -> StoreCapabilities {
+    fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities { counts: false }
     }
 
-    fn is_there(&self) -> bool {
+    fn is_available(&self) -> bool {
         self.values.pool().is_up()
     }
 
-    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
-        Box::pin(async move { self.look(&ask.key).await })
+    fn get(&self, lookup: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
+        Box::pin(async move { self.find(&lookup.key).await })
     }
 
     fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
@@ -106,16 +106,26 @@ impl Store for RedisStore {
             self.values
                 .set(&fill.key.to_string(), &value, fill.ttl)
                 .await
-                .map_err(said)
+                .map_err(store_fault)
         })
     }
 
     fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.values.delete(&key.to_string()).await.map_err(said) })
+        Box::pin(async move {
+            self.values
+                .delete(&key.to_string())
+                .await
+                .map_err(store_fault)
+        })
     }
 
     fn clear(&self) -> StoreFuture<'_, u64> {
-        Box::pin(async move { self.values.clear(CacheKey::is_hex).await.map_err(said) })
+        Box::pin(async move {
+            self.values
+                .clear(CacheKey::is_hex)
+                .await
+                .map_err(store_fault)
+        })
     }
 
     /// Other processes write to the server too.
@@ -128,7 +138,7 @@ impl Store for RedisStore {
             self.values
                 .count(PAGES, CacheKey::is_hex)
                 .await
-                .map_err(said)
+                .map_err(store_fault)
         })
     }
 }
@@ -142,7 +152,7 @@ fn now(clock: Clock) -> u64 {
     u64::try_from(clock.unix_s()).unwrap_or(0)
 }
 
-fn said(fault: RedisFault) -> StoreFault {
+fn store_fault(fault: RedisFault) -> StoreFault {
     // A server that refuses writes is not unavailable: lookups continue.
     StoreFault {
         store: NAME,

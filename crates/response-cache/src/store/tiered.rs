@@ -21,7 +21,7 @@ pub(crate) type PromoteFn = Arc<dyn Fn(StoreFill) + Send + Sync>;
 pub(crate) struct Promotion {
     pub(crate) put: PromoteFn,
     pub(crate) current: Arc<CurrentSettings>,
-    pub(crate) tally: Arc<CacheCounters>,
+    pub(crate) counters: Arc<CacheCounters>,
 }
 
 impl Promotion {
@@ -32,7 +32,7 @@ impl Promotion {
         let ttl = settings.tiered.l1_promotion_ttl.min(found.left);
         let fits = found.entry.body.len() <= settings.l1.max_value_size;
         if settings.tiered.promote_on_hit && fits && !ttl.is_zero() {
-            self.tally.promotions.one();
+            self.counters.promotions.one();
             (self.put)(StoreFill {
                 key,
                 entry: found.entry.clone(),
@@ -58,22 +58,23 @@ pub(crate) struct TieredStore {
 }
 
 impl TieredStore {
-    async fn look(&self, ask: StoreLookup) -> Result<Option<FoundEntry>, StoreFault> {
-        let tally = &self.promotion.tally;
-        let near = self.l1.get(ask).await;
+    async fn find(&self, lookup: StoreLookup) -> Result<Option<FoundEntry>, StoreFault> {
+        let counters = &self.promotion.counters;
+        let near = self.l1.get(lookup).await;
         if let Ok(answer) = &near {
-            tally.tier(CacheTier::L1, answer.is_some());
+            counters.tier(CacheTier::L1, answer.is_some());
             if answer.is_some() {
                 return near;
             }
         }
-        let far = self.l2.get(ask).await;
+        let far = self.l2.get(lookup).await;
         if let Ok(answer) = &far {
-            tally.tier(CacheTier::L2, answer.is_some());
+            counters.tier(CacheTier::L2, answer.is_some());
         }
         match (far, near) {
             (Ok(Some(found)), _) => {
-                self.promotion.consider(ask.key, &found, ask.generation);
+                self.promotion
+                    .consider(lookup.key, &found, lookup.generation);
                 Ok(Some(found))
             }
             // At least one of them answered.
@@ -82,7 +83,7 @@ impl TieredStore {
         }
     }
 
-    async fn keep(&self, fill: StoreFill) -> Result<(), StoreFault> {
+    async fn write(&self, fill: StoreFill) -> Result<(), StoreFault> {
         let settings = self.promotion.current.load_full();
         let far = StoreFill {
             ttl: settings.l2.ttl_override.unwrap_or(fill.ttl),
@@ -91,7 +92,7 @@ impl TieredStore {
         let near = if fill.entry.body.len() <= settings.l1.max_value_size {
             self.l1.set(fill).await
         } else {
-            self.promotion.tally.demotions.one();
+            self.promotion.counters.demotions.one();
             Ok(())
         };
         self.l2.set(far).await.and(near)
@@ -99,13 +100,13 @@ impl TieredStore {
 }
 
 impl Store for TieredStore {
-    fn abilities(&self) -> StoreCapabilities {
+    fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities { counts: false }
     }
 
     fn near(&self, fill: &StoreFill) -> Option<StoreFill> {
         let fits = fill.entry.body.len() <= self.promotion.current.load().l1.max_value_size;
-        match self.l1.abilities().counts {
+        match self.l1.capabilities().counts {
             true => fits.then(|| fill.clone()),
             false => self.l1.near(fill).filter(|_| fits),
         }
@@ -115,12 +116,12 @@ impl Store for TieredStore {
         [self.l1.absent(), self.l2.absent()].concat()
     }
 
-    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
-        Box::pin(self.look(ask))
+    fn get(&self, lookup: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
+        Box::pin(self.find(lookup))
     }
 
     fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
-        Box::pin(self.keep(fill))
+        Box::pin(self.write(fill))
     }
 
     fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()> {

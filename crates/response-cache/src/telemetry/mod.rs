@@ -35,8 +35,9 @@ impl Collector for CacheTelemetry {
 }
 
 fn requests(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
-    let tally = cache.tally();
-    let requests = CacheResult::ALL.map(|what| ([("result", what.as_str())], tally.requests(what)));
+    let counts = cache.counters();
+    let requests =
+        CacheResult::ALL.map(|what| ([("result", what.as_str())], counts.requests(what)));
     counters(
         encoder,
         "continuum_response_cache_requests",
@@ -59,7 +60,7 @@ fn backends(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::
 
 /// The size and the hit rate.
 fn sizes(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
-    let held = cache.held();
+    let local = cache.local_stats();
     for (name, help, value) in [
         (
             "continuum_response_cache_entries",
@@ -69,7 +70,7 @@ fn sizes(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Res
         (
             "continuum_response_cache_size_bytes",
             "Bytes that those in this process take",
-            held.bytes,
+            local.bytes,
         ),
     ] {
         let gauge = ConstGauge::new(value);
@@ -83,12 +84,12 @@ fn sizes(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Res
 }
 
 fn tiers(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
-    let tally = cache.tally();
+    let counts = cache.counters();
     let tiers = CacheTier::ALL.into_iter().flat_map(|tier| {
         let labels = |result| [("tier", tier.as_str()), ("result", result)];
         [
-            (labels("hit"), tally.tier_requests(tier, true)),
-            (labels("miss"), tally.tier_requests(tier, false)),
+            (labels("hit"), counts.tier_requests(tier, true)),
+            (labels("miss"), counts.tier_requests(tier, false)),
         ]
     });
     counters(
@@ -100,37 +101,37 @@ fn tiers(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Res
 }
 
 fn totals(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
-    let (tally, held) = (cache.tally(), cache.held());
+    let (counts, local) = (cache.counters(), cache.local_stats());
     for (name, help, value) in [
         (
             "continuum_response_cache_evictions",
             "Replies that had to leave memory before their time",
-            held.evictions + tally.evictions.get(),
+            local.evictions + counts.evictions.get(),
         ),
         (
             "continuum_cache_promotions",
             "Replies copied to the first tier",
-            tally.promotions.get(),
+            counts.promotions.get(),
         ),
         (
             "continuum_cache_demotions",
             "Replies too long for the first tier",
-            tally.demotions.get(),
+            counts.demotions.get(),
         ),
         (
             "warmroute_cache_lookups_abandoned",
             "Lookups that were not waited for any longer",
-            tally.lookups_abandoned.get(),
+            counts.lookups_abandoned.get(),
         ),
         (
             "warmroute_cache_writes_dropped",
             "Replies that were to be kept and are not",
-            tally.writes_dropped.get(),
+            counts.writes_dropped.get(),
         ),
         (
             "warmroute_cache_auth_failures",
             "Replies found in a shared store that are not as this fleet wrote them",
-            tally.auth_failures.get(),
+            counts.auth_failures.get(),
         ),
     ] {
         let counter = ConstCounter::new(value);
@@ -140,8 +141,8 @@ fn totals(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Re
 }
 
 fn object_store_errors(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
-    let tally = cache.tally();
-    let errors = S3Code::ALL.map(|code| ([("code", code.as_str())], tally.s3_errors(code)));
+    let counts = cache.counters();
+    let errors = S3Code::ALL.map(|code| ([("code", code.as_str())], counts.s3_errors(code)));
     counters(
         encoder,
         "warmroute_s3_errors",

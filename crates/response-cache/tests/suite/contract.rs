@@ -22,7 +22,7 @@ async fn fulfils_the_store_contract(cache: StartedCache, keys: &str) {
         (3, b"\r\n$-1\r\n\0\xff"),
         (4, &long),
     ] {
-        cache.kept(key(number), body).await;
+        cache.insert_and_find(key(number), body).await;
     }
     assert_eq!(cache.get(&key(9)).await, CacheLookup::NotFound);
     assert_eq!(
@@ -31,17 +31,17 @@ async fn fulfils_the_store_contract(cache: StartedCache, keys: &str) {
     );
 
     // A new reply under the same key replaces it.
-    cache.keep(key(1), b"another");
+    cache.insert(key(1), b"another");
     cache.until_found(key(1), b"another").await;
 
     // A removal affects only its key.
     cache.remove(&key(1));
-    cache.until_gone(key(1)).await;
+    cache.until_removed(key(1)).await;
     assert_eq!(cache.get(&key(2)).await, CacheLookup::Found(entry(b"")));
 
     // A reply above the size limit is not stored.
     let dropped = cache.metric("warmroute_cache_writes_dropped_total");
-    cache.keep(key(5), &vec![b'x'; 10_485_761]);
+    cache.insert(key(5), &vec![b'x'; 10_485_761]);
     assert_eq!(
         cache.metric("warmroute_cache_writes_dropped_total"),
         dropped + 1.0
@@ -59,7 +59,7 @@ async fn fulfils_the_store_contract(cache: StartedCache, keys: &str) {
         );
     }
     cache.put(key(6), entry(b"of before"), before, ());
-    cache.kept(key(7), b"of after").await;
+    cache.insert_and_find(key(7), b"of after").await;
     assert_eq!(
         cache.get(&key(6)).await,
         CacheLookup::NotFound,
@@ -70,15 +70,15 @@ async fn fulfils_the_store_contract(cache: StartedCache, keys: &str) {
 
     // An entry expires.
     cache.reconfigure(&settings(&format!("enabled: true, ttl: 4s, {keys}")));
-    cache.kept(key(8), b"short").await;
-    cache.until_gone(key(8)).await;
+    cache.insert_and_find(key(8), b"short").await;
+    cache.until_removed(key(8)).await;
 
     let stats = cache.stats().await;
     assert!(stats.enabled);
     assert!(!stats.entries_are_all || stats.entries == 0, "{stats:?}");
     cache.stop().await;
     assert_eq!(cache.get(&key(7)).await, CacheLookup::Unavailable);
-    cache.keep(key(7), b"of nobody");
+    cache.insert(key(7), b"of nobody");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,13 +118,13 @@ async fn the_redis_fallback_fulfils_the_store_contract_except_for_clear() {
         server.url()
     );
     let cache = start(&keys);
-    cache.kept(key(1), b"answer").await;
-    cache.kept(key(2), b"").await;
+    cache.insert_and_find(key(1), b"answer").await;
+    cache.insert_and_find(key(2), b"").await;
     assert_eq!(cache.get(&key(9)).await, CacheLookup::NotFound);
-    cache.keep(key(1), b"another");
+    cache.insert(key(1), b"another");
     cache.until_found(key(1), b"another").await;
     cache.remove(&key(1));
-    cache.until_gone(key(1)).await;
+    cache.until_removed(key(1)).await;
     let before = cache.generation();
     let fault = cache.clear().await.unwrap_err();
     assert_eq!(
@@ -138,11 +138,11 @@ async fn the_redis_fallback_fulfils_the_store_contract_except_for_clear() {
         "memory is clear"
     );
     cache.put(key(3), entry(b"of before"), before, ());
-    cache.kept(key(4), b"of after").await;
+    cache.insert_and_find(key(4), b"of after").await;
     assert_eq!(cache.get(&key(3)).await, CacheLookup::NotFound);
     cache.reconfigure(&settings(&format!("enabled: true, ttl: 4s, {keys}")));
-    cache.kept(key(5), b"short").await;
-    cache.until_gone(key(5)).await;
+    cache.insert_and_find(key(5), b"short").await;
+    cache.until_removed(key(5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,7 +185,7 @@ async fn an_object_store_fulfils_the_store_contract_behind_redis() {
 #[contract("CK28")]
 async fn every_bit_of_a_key_is_significant() {
     let cache = start(UNHURRIED);
-    cache.kept(key(0), b"of one tenant").await;
+    cache.insert_and_find(key(0), b"of one tenant").await;
     for bit in 0..256 {
         let mut other = key(0);
         other.0[bit / 8] ^= 1 << (bit % 8);

@@ -29,7 +29,7 @@ use response_cache::{
 };
 
 /// An upper bound; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A cache with its tasks and metrics.
 struct StartedCache {
@@ -107,13 +107,13 @@ impl StartedCache {
     }
 
     /// Stores an entry that was begun just now.
-    fn keep(&self, key: CacheKey, body: &[u8]) {
+    fn insert(&self, key: CacheKey, body: &[u8]) {
         self.put(key, entry(body), self.generation(), ());
     }
 
     /// Stores an entry, and waits until a lookup finds it.
-    async fn kept(&self, key: CacheKey, body: &[u8]) {
-        self.keep(key, body);
+    async fn insert_and_find(&self, key: CacheKey, body: &[u8]) {
+        self.insert(key, body);
         self.until_found(key, body).await;
     }
 
@@ -121,14 +121,14 @@ impl StartedCache {
         self.until(key, &CacheLookup::Found(entry(body))).await;
     }
 
-    async fn until_gone(&self, key: CacheKey) {
+    async fn until_removed(&self, key: CacheKey) {
         self.until(key, &CacheLookup::NotFound).await;
     }
 
     async fn until(&self, key: CacheKey, expected: &CacheLookup) {
         let start = Clock::system().now();
         while self.get(&key).await != *expected {
-            if Clock::system().now().since(start) > PATIENCE {
+            if Clock::system().now().since(start) > TIMEOUT {
                 let metrics = self.metrics();
                 let counted: Vec<_> = metrics
                     .lines()
@@ -136,7 +136,7 @@ impl StartedCache {
                     .collect();
                 let found = matches!(expected, CacheLookup::Found(_));
                 panic!(
-                    "waited {PATIENCE:?} for {key} to be {}:\n{}",
+                    "waited {TIMEOUT:?} for {key} to be {}:\n{}",
                     if found { "there" } else { "gone" },
                     counted.join("\n")
                 );
@@ -163,8 +163,8 @@ async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let start = Clock::system().now();
     while !check().await {
         assert!(
-            Clock::system().now().since(start) < PATIENCE,
-            "waited {PATIENCE:?} for {what}"
+            Clock::system().now().since(start) < TIMEOUT,
+            "waited {TIMEOUT:?} for {what}"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -14,7 +14,7 @@ use crate::{entry, key, settings, start, try_start};
 #[contract("CK79")]
 async fn a_reply_in_memory_is_found_without_waiting() {
     let cache = start("capacity: 10");
-    cache.keep(key(1), b"answer");
+    cache.insert(key(1), b"answer");
     let one = key(1);
     let mut get = pin!(cache.get(&one));
     assert_eq!(
@@ -28,11 +28,11 @@ async fn a_reply_in_memory_is_found_without_waiting() {
 async fn at_capacity_the_least_recently_used_reply_is_evicted() {
     let cache = start("capacity: 3");
     for number in 1..=3 {
-        cache.keep(key(number), b"answer");
+        cache.insert(key(number), b"answer");
     }
     assert_ne!(cache.get(&key(1)).await, CacheLookup::NotFound);
-    cache.keep(key(4), b"answer");
-    cache.keep(key(5), b"answer");
+    cache.insert(key(4), b"answer");
+    cache.insert(key(5), b"answer");
     let mut there = Vec::new();
     for number in 1..=5 {
         if cache.get(&key(number)).await != CacheLookup::NotFound {
@@ -56,13 +56,13 @@ async fn at_capacity_the_least_recently_used_reply_is_evicted() {
 #[contract("CK22", "CH14")]
 async fn a_disabled_cache_neither_finds_nor_stores_until_it_is_enabled() {
     let cache = try_start("enabled: false").unwrap();
-    cache.keep(key(1), b"answer");
+    cache.insert(key(1), b"answer");
     assert_eq!(cache.get(&key(1)).await, CacheLookup::Unavailable);
     assert_eq!(cache.clear().await, Ok(0));
     assert!(!cache.settings().enabled);
     cache.reconfigure(&settings("enabled: true"));
     assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
-    cache.keep(key(1), b"answer");
+    cache.insert(key(1), b"answer");
     assert_eq!(
         cache.get(&key(1)).await,
         CacheLookup::Found(entry(b"answer"))
@@ -81,7 +81,7 @@ async fn a_disabled_cache_neither_finds_nor_stores_until_it_is_enabled() {
 #[contract("CK22")]
 async fn changed_settings_apply_at_once_and_the_backend_stays() {
     let cache = start("capacity: 10");
-    (0..10).for_each(|number| cache.keep(key(number), b"answer"));
+    (0..10).for_each(|number| cache.insert(key(number), b"answer"));
     cache.reconfigure(&settings(
         "enabled: true, capacity: 4, ttl: 1m, lookup_budget: 9ms, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}",
     ));
@@ -105,7 +105,7 @@ async fn changed_settings_apply_at_once_and_the_backend_stays() {
 async fn bytes_are_bounded_as_well_as_entries() {
     let cache = start("capacity: 1000000, memory_budget: 1MiB");
     for number in 0..40 {
-        cache.keep(key(number), &[number; 100_000]);
+        cache.insert(key(number), &[number; 100_000]);
     }
     let stats = cache.stats().await;
     assert_eq!(stats.entries, 10);
@@ -120,13 +120,13 @@ async fn bytes_are_bounded_as_well_as_entries() {
 #[contract("F75")]
 async fn under_memory_pressure_half_is_evicted_and_then_writes_stop() {
     let cache = start("capacity: 100");
-    (0..100).for_each(|number| cache.keep(key(number), b"answer"));
+    (0..100).for_each(|number| cache.insert(key(number), b"answer"));
     cache.relieve(Relief::Shrink);
     assert_eq!(cache.stats().await.entries, 50);
-    cache.keep(key(200), b"answer");
+    cache.insert(key(200), b"answer");
     assert_eq!(cache.stats().await.entries, 50, "each new entry evicts one");
     cache.relieve(Relief::StopWrites);
-    cache.keep(key(201), b"answer");
+    cache.insert(key(201), b"answer");
     assert_eq!(cache.get(&key(201)).await, CacheLookup::NotFound);
     assert_ne!(
         cache.get(&key(200)).await,
@@ -135,7 +135,7 @@ async fn under_memory_pressure_half_is_evicted_and_then_writes_stop() {
     );
     assert_eq!(cache.metric("warmroute_cache_writes_dropped_total"), 1.0);
     cache.relieve(Relief::Nothing);
-    (0..100).for_each(|number| cache.keep(key(number), b"answer"));
+    (0..100).for_each(|number| cache.insert(key(number), b"answer"));
     assert_eq!(cache.stats().await.entries, 100);
 }
 

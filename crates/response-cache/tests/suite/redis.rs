@@ -32,7 +32,7 @@ async fn a_reply_is_a_string_under_prefix_and_hex_that_expires() {
     let server = RedisServer::start();
     let cache = router(&server, "capacity: 1, ttl: 90s").await;
     for number in 1..=3 {
-        cache.kept(key(number), b"answer").await;
+        cache.insert_and_find(key(number), b"answer").await;
     }
     for number in 1..=3 {
         assert_eq!(server.ask(&["TYPE", &name(number)]), ["string"]);
@@ -52,7 +52,7 @@ async fn a_reply_is_a_string_under_prefix_and_hex_that_expires() {
         !own.absent().contains(&"redis")
     })
     .await;
-    own.keep(key(4), b"answer");
+    own.insert(key(4), b"answer");
     until("the key to be there", async || {
         server.ask(&["EXISTS", &format!("mine:{}", key(4))]) == ["1"]
     })
@@ -66,12 +66,12 @@ async fn routers_with_a_shared_server_and_key_find_each_others_replies() {
     let server = RedisServer::start();
     let one = router(&server, "mac_key: fleet").await;
     let other = router(&server, "mac_key: fleet").await;
-    one.kept(key(1), b"of one").await;
+    one.insert_and_find(key(1), b"of one").await;
     other.until_found(key(1), b"of one").await;
-    other.kept(key(2), b"of the other").await;
+    other.insert_and_find(key(2), b"of the other").await;
     one.until_found(key(2), b"of the other").await;
     assert_eq!(one.clear().await, Ok(2));
-    other.until_gone(key(1)).await;
+    other.until_removed(key(1)).await;
     assert_eq!(one.metric("warmroute_cache_auth_failures_total"), 0.0);
 }
 
@@ -81,7 +81,7 @@ async fn an_altered_moved_or_forged_reply_is_not_used_and_is_removed() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "mac_key: fleet").await;
-    cache.kept(key(1), b"the right answer").await;
+    cache.insert_and_find(key(1), b"the right answer").await;
     let failures = || cache.metric("warmroute_cache_auth_failures_total");
     // Moved to the key of another request.
     server.ask(&["COPY", &name(1), &name(2)]);
@@ -112,11 +112,11 @@ async fn an_altered_moved_or_forged_reply_is_not_used_and_is_removed() {
             (vec!["0".to_owned()], before + 1.0),
             "{change:?}"
         );
-        cache.kept(key(1), b"the right answer").await;
+        cache.insert_and_find(key(1), b"the right answer").await;
     }
     // Forged with the right form and without the key.
     let stranger = router(&server, "mac_key: other").await;
-    stranger.keep(key(3), b"a wrong answer");
+    stranger.insert(key(3), b"a wrong answer");
     until("the forgery to be there", async || {
         server.ask(&["EXISTS", &name(3)]) == ["1"]
     })
@@ -148,7 +148,7 @@ async fn a_clear_removes_only_replies_of_its_prefix() {
         server.ask(&["SET", other, "theirs"]);
     }
     for number in 0..250 {
-        cache.keep(key(number), b"answer");
+        cache.insert(key(number), b"answer");
     }
     until("all to be written", async || {
         server.ask(&["DBSIZE"]) == ["256"]

@@ -67,7 +67,7 @@ async fn the_fallback_serves_until_an_absent_server_appears() {
     let cache = cache_at(&server.url(), "");
     costs_nothing(&cache).await;
     assert_eq!(cache.metric(FALLBACK), 1.0);
-    cache.kept(key(1), b"in memory").await;
+    cache.insert_and_find(key(1), b"in memory").await;
     let stats = cache.stats().await;
     assert_eq!(
         (stats.entries, stats.capacity, stats.backend_type),
@@ -88,7 +88,7 @@ async fn the_fallback_serves_until_an_absent_server_appears() {
             .redis
             .is_some_and(|redis| !redis.fallback_active)
     );
-    cache.keep(key(2), b"in redis");
+    cache.insert(key(2), b"in redis");
     until("the reply to be written", async || {
         server.ask(&["EXISTS", &name(2)]) == ["1"]
     })
@@ -103,7 +103,7 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
     let mut server = RedisServer::start();
     let cache = router(&server, "").await;
     for number in 1..=8 {
-        cache.kept(key(number), b"answer").await;
+        cache.insert_and_find(key(number), b"answer").await;
     }
     let load: Vec<_> = (1..=8)
         .map(|number| {
@@ -132,13 +132,13 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
     assert!(cache.metric(ABANDONED) <= 8.0);
     costs_nothing(&cache).await;
     // Written to memory while the server is away, and found there.
-    cache.kept(key(20), b"meanwhile").await;
+    cache.insert_and_find(key(20), b"meanwhile").await;
     server.start_again();
     until("redis to be seen", async || {
         !cache.absent().contains(&"redis")
     })
     .await;
-    cache.keep(key(21), b"afterwards");
+    cache.insert(key(21), b"afterwards");
     until("the reply to be written", async || {
         server.ask(&["EXISTS", &name(21)]) == ["1"]
     })
@@ -152,7 +152,7 @@ async fn lookups_wait_once_per_connection_for_a_silent_server() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
-    cache.kept(key(1), b"answer").await;
+    cache.insert_and_find(key(1), b"answer").await;
     let before = cache.metric(ABANDONED);
     server.pause();
     let load: Vec<_> = (0..50)
@@ -214,7 +214,7 @@ async fn a_slow_server_rarely_costs_a_lookup_budget_and_its_late_answers_are_use
         !cache.absent().contains(&"redis")
     })
     .await;
-    cache.kept(key(1), b"answer").await;
+    cache.insert_and_find(key(1), b"answer").await;
     let before = cache.metric(ABANDONED);
     proxy.delay(Duration::from_millis(600));
     assert_eq!(
@@ -233,7 +233,7 @@ async fn a_slow_server_rarely_costs_a_lookup_budget_and_its_late_answers_are_use
     // The late answer has arrived in the meantime.
     cache.until_found(key(1), b"answer").await;
     // A reply written now is also found, although lookups do not wait for the server.
-    cache.keep(key(2), b"meanwhile");
+    cache.insert(key(2), b"meanwhile");
     until("it to be in memory", async || {
         cache.stats().await.entries == 2
     })
@@ -264,7 +264,7 @@ async fn without_a_fallback_lookups_fail_at_once_and_are_counted() {
     test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     let cache = router(&server, "fallback_to_memory: false").await;
-    cache.kept(key(1), b"answer").await;
+    cache.insert_and_find(key(1), b"answer").await;
     server.kill();
     until("the loss to be noticed", async || {
         cache.get(&key(1)).await == CacheLookup::Unavailable
@@ -274,7 +274,7 @@ async fn without_a_fallback_lookups_fail_at_once_and_are_counted() {
     assert_eq!(cache.metric(FALLBACK), 0.0, "nothing stands in");
     assert!(cache.metric("continuum_cache_redis_errors_total{type=\"connection\"}") > 0.0);
     let dropped = cache.metric("warmroute_cache_writes_dropped_total");
-    cache.keep(key(2), b"of nobody");
+    cache.insert(key(2), b"of nobody");
     until("the loss to be counted", async || {
         cache.metric("warmroute_cache_writes_dropped_total") > dropped
     })
@@ -293,7 +293,7 @@ async fn a_read_only_server_is_still_read() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
-    cache.kept(key(1), b"answer").await;
+    cache.insert_and_find(key(1), b"answer").await;
     for (change, back) in [
         (
             &["CONFIG", "SET", "maxmemory", "1"][..],
@@ -309,7 +309,7 @@ async fn a_read_only_server_is_still_read() {
             cache.metric("warmroute_cache_writes_dropped_total"),
             cache.metric("continuum_cache_redis_errors_total{type=\"other\"}"),
         );
-        cache.keep(key(2), b"refused");
+        cache.insert(key(2), b"refused");
         until("the refusal to be counted", async || {
             cache.metric("warmroute_cache_writes_dropped_total") > dropped
                 && cache.metric("continuum_cache_redis_errors_total{type=\"other\"}") > errors
@@ -337,7 +337,7 @@ async fn a_key_of_another_type_or_too_long_a_value_is_a_miss() {
     })
     .await;
     assert!(!cache.absent().contains(&"redis"));
-    cache.kept(key(3), b"answer").await;
+    cache.insert_and_find(key(3), b"answer").await;
 }
 
 /// Answers `PING` correctly, and everything else with the same bytes. Ends with the test.
@@ -345,11 +345,11 @@ fn fixed_answer_server(answer: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let serve = move |mut stream: TcpStream| {
-        let mut asked = [0; 4096];
-        while let Ok(count) = stream.read(&mut asked)
+        let mut received = [0; 4096];
+        while let Ok(count) = stream.read(&mut received)
             && count > 0
         {
-            let is_ping = asked[..count].windows(4).any(|word| word == b"PING");
+            let is_ping = received[..count].windows(4).any(|word| word == b"PING");
             if stream
                 .write_all(if is_ping { b"+PONG\r\n" } else { answer })
                 .is_err()
@@ -396,7 +396,7 @@ async fn any_invalid_answer_is_only_a_miss() {
         for _ in 0..20 {
             assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound, "{shown:?}");
         }
-        let told = || {
+        let faults = || {
             let faults = ["connection", "timeout", "other"].map(|kind| {
                 cache.metric(&format!(
                     "continuum_cache_redis_errors_total{{type=\"{kind}\"}}"
@@ -404,7 +404,7 @@ async fn any_invalid_answer_is_only_a_miss() {
             });
             faults.iter().sum::<f64>() + cache.metric("warmroute_cache_auth_failures_total")
         };
-        until(&format!("{shown:?} to be counted"), async || told() > 0.0).await;
+        until(&format!("{shown:?} to be counted"), async || faults() > 0.0).await;
         cache.put(key(2), entry(b"answer"), cache.generation(), ());
     }
 }

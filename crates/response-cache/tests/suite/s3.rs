@@ -27,10 +27,10 @@ async fn a_reply_is_an_object_under_prefix_and_hex_with_its_expiry() {
     let server = S3Server::start();
     let cache = object_store_only(&server, "ttl: 100s");
     let before = u64::try_from(net::Clock::system().unix_s()).unwrap();
-    cache.kept(key(1), b"answer").await;
+    cache.insert_and_find(key(1), b"answer").await;
     assert_eq!(server.names(), [name(1)]);
-    let told = server.metadata();
-    let digits = told
+    let metadata = server.metadata();
+    let digits = metadata
         .split_once("expires-at")
         .unwrap()
         .1
@@ -41,7 +41,7 @@ async fn a_reply_is_an_object_under_prefix_and_hex_with_its_expiry() {
         .unwrap()
         .parse()
         .unwrap();
-    assert!((before + 100..=before + 160).contains(&at), "{told}");
+    assert!((before + 100..=before + 160).contains(&at), "{metadata}");
     assert_eq!(
         cache.metric("continuum_cache_tier_requests_total{tier=\"l2\",result=\"hit\"}"),
         1.0
@@ -59,8 +59,8 @@ async fn an_expired_object_is_removed_by_a_lookup() {
     let cache = start(&format!(
         "lookup_budget: 20s, ttl: 1h, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{l2}}}"
     ));
-    cache.kept(key(1), b"answer").await;
-    cache.until_gone(key(1)).await;
+    cache.insert_and_find(key(1), b"answer").await;
+    cache.until_removed(key(1)).await;
     assert_eq!(server.names(), [""; 0]);
     assert!(cache.metric("continuum_cache_s3_latency_seconds_count{operation=\"delete\"}") >= 1.0);
     assert_eq!(cache.metric(CORRUPT), 0.0);
@@ -71,12 +71,12 @@ async fn an_expired_object_is_removed_by_a_lookup() {
 async fn an_object_without_expiry_or_altered_or_moved_is_a_miss_and_is_removed() {
     let server = S3Server::start();
     let cache = object_store_only(&server, "mac_key: fleet");
-    cache.kept(key(1), &[b'a'; 5_000]).await;
+    cache.insert_and_find(key(1), &[b'a'; 5_000]).await;
     server.forget_metadata();
     assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     assert_eq!((server.names(), cache.metric(CORRUPT)), (Vec::new(), 1.0));
 
-    cache.kept(key(2), &[b'a'; 5_000]).await;
+    cache.insert_and_find(key(2), &[b'a'; 5_000]).await;
     let file = server.file(&name(2));
     let mut bytes = fs::read(&file).unwrap();
     bytes[3_000] ^= 1;
@@ -84,8 +84,8 @@ async fn an_object_without_expiry_or_altered_or_moved_is_a_miss_and_is_removed()
     assert_eq!(cache.get(&key(2)).await, CacheLookup::NotFound);
     assert_eq!((server.names(), cache.metric(CORRUPT)), (Vec::new(), 2.0));
 
-    cache.kept(key(3), b"answer").await;
-    cache.kept(key(4), b"of another").await;
+    cache.insert_and_find(key(3), b"answer").await;
+    cache.insert_and_find(key(4), b"of another").await;
     fs::copy(server.file(&name(3)), server.file(&name(4))).unwrap();
     assert_eq!(cache.get(&key(4)).await, CacheLookup::NotFound);
     assert_eq!(server.names(), [name(3)]);
@@ -103,7 +103,7 @@ async fn a_clear_leaves_the_other_objects_of_the_bucket() {
             "lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{l2}}}"
         ));
         for number in 1..=30 {
-            cache.keep(key(number), b"answer");
+            cache.insert(key(number), b"answer");
         }
         until("all to be written", async || server.names().len() == 30).await;
         assert!(
@@ -133,7 +133,7 @@ async fn requests_are_signed_and_a_wrong_key_is_rejected() {
         ))
     };
     let right = with("access_key: AKIAWHO, secret_key: hush");
-    right.kept(key(1), b"answer").await;
+    right.insert_and_find(key(1), b"answer").await;
     assert_eq!(server.names(), [name(1)]);
     for keys in [
         "access_key: AKIAWHO, secret_key: wrong-secret",

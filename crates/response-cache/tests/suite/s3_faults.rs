@@ -36,7 +36,7 @@ async fn an_object_store_that_rejects_requests_is_rarely_queried_and_the_first_t
     ] {
         let cache = cache_at(&server.l2());
         server.answer(status);
-        cache.kept(key(1), b"near").await;
+        cache.insert_and_find(key(1), b"near").await;
         until("the refusal to be counted", async || {
             errors(&cache, code) > 0.0
         })
@@ -61,7 +61,7 @@ async fn an_object_store_that_rejects_requests_is_rarely_queried_and_the_first_t
         );
         server.recover();
         until("it to be used again", async || {
-            cache.keep(key(2), &long());
+            cache.insert(key(2), &long());
             cache.get(&key(2)).await != CacheLookup::NotFound
         })
         .await;
@@ -74,7 +74,7 @@ async fn an_object_store_that_rejects_requests_is_rarely_queried_and_the_first_t
 async fn a_stopped_object_store_costs_nothing_and_is_used_again_when_it_returns() {
     let mut server = S3Server::start();
     let cache = cache_at(&server.l2());
-    cache.keep(key(1), &long());
+    cache.insert(key(1), &long());
     cache.until_found(key(1), &long()).await;
     server.stop();
     until("the loss to be counted", async || {
@@ -86,7 +86,7 @@ async fn a_stopped_object_store_costs_nothing_and_is_used_again_when_it_returns(
         errors(&cache, "connection") > 0.0
     })
     .await;
-    cache.kept(key(2), b"near").await;
+    cache.insert_and_find(key(2), b"near").await;
     server.start_again();
     cache.until_found(key(1), &long()).await;
 }
@@ -96,7 +96,7 @@ async fn a_stopped_object_store_costs_nothing_and_is_used_again_when_it_returns(
 async fn a_hanging_object_store_delays_only_one_lookup() {
     let server = S3Server::start();
     let cache = cache_at(&server.l2());
-    cache.keep(key(1), &long());
+    cache.insert(key(1), &long());
     cache.until_found(key(1), &long()).await;
     let before = cache.metric("warmroute_cache_lookups_abandoned_total");
     server.hang();
@@ -127,7 +127,7 @@ async fn a_late_answer_of_a_slow_object_store_serves_later_lookups() {
     let cache = cache_at(&server.l2_at(proxy.port()));
     // Written by another router.
     let other = cache_at(&server.l2());
-    other.keep(key(1), b"near");
+    other.insert(key(1), b"near");
     until("it to be there", async || server.names().len() == 1).await;
     proxy.delay(Duration::from_millis(200));
     assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
@@ -150,7 +150,7 @@ async fn a_truncated_answer_is_a_miss_and_its_object_is_removed() {
         server.l2_at(proxy.port())
     );
     let cache = start(&keys);
-    cache.kept(key(1), &long()).await;
+    cache.insert_and_find(key(1), &long()).await;
     proxy.cut_after(3_000);
     assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     assert_eq!(errors(&cache, "corrupt"), 1.0);
@@ -159,5 +159,5 @@ async fn a_truncated_answer_is_a_miss_and_its_object_is_removed() {
         cache.get(&key(1)).await == CacheLookup::NotFound && server.names().is_empty()
     })
     .await;
-    cache.kept(key(1), &long()).await;
+    cache.insert_and_find(key(1), &long()).await;
 }

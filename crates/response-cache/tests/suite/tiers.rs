@@ -30,9 +30,9 @@ async fn every_reply_is_written_to_the_second_tier_and_short_ones_to_the_first_t
     let server = S3Server::start();
     let cache = cache(&server, "capacity: 1, l1: {max_value_size: 6}");
     for number in 1..=5 {
-        cache.keep(key(number), b"sixsix");
+        cache.insert(key(number), b"sixsix");
     }
-    cache.keep(key(6), b"seven..");
+    cache.insert(key(6), b"seven..");
     until("all to be written", async || server.names().len() == 6).await;
     assert_eq!(cache.metric(DEMOTED), 1.0);
     for number in 1..=5 {
@@ -73,7 +73,7 @@ async fn a_hit_in_the_second_tier_is_copied_to_the_first_if_configured() {
     let server = S3Server::start();
     let writer = cache(&server, "");
     for number in 1..=3 {
-        writer.kept(key(number), b"answer").await;
+        writer.insert_and_find(key(number), b"answer").await;
     }
     until("all to be written", async || server.names().len() == 3).await;
     let reader = cache(
@@ -120,12 +120,12 @@ async fn a_copy_does_not_outlive_its_original() {
         "lookup_budget: 20s, backend: tiered, l2: {{{l2}}}, tiered: {{l1_promotion_ttl: 1h}}"
     );
     let writer = start(&keys);
-    writer.kept(key(1), b"answer").await;
+    writer.insert_and_find(key(1), b"answer").await;
     until("it to be written", async || server.names().len() == 1).await;
     let reader = start(&keys);
     reader.until_found(key(1), b"answer").await;
     assert_eq!(reader.stats().await.entries, 1);
-    reader.until_gone(key(1)).await;
+    reader.until_removed(key(1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,7 +134,7 @@ async fn a_first_tier_in_redis_gets_its_copies() {
     test_programs::require!(RedisServer);
     let (redis, server) = (RedisServer::start(), S3Server::start());
     let writer = cache(&server, "");
-    writer.kept(key(1), b"answer").await;
+    writer.insert_and_find(key(1), b"answer").await;
     until("it to be written", async || server.names().len() == 1).await;
     let more = format!(
         "l1: {{type: redis}}, redis: {{url: \"{}\", command_timeout_ms: 20000}}",

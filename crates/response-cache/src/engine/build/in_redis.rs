@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// The pool detects outages of the server. One lookup at a time detects whether it is quick again.
-const MANNER: BreakerConfig = BreakerConfig {
-    behind: 1,
+const BREAKER: BreakerConfig = BreakerConfig {
+    background: 1,
     slow: (Duration::from_millis(100), Duration::from_secs(5)),
-    away: None,
+    outage: None,
 };
 
 /// Uses half of the connections; the other half serves the prefix view. One in four of them writes.
@@ -40,7 +40,7 @@ pub(super) fn store(
     let pool = Arc::clone(parts.redis.as_ref().ok_or(missing)?);
     let half = (pool.most_connections() / 2).max(1);
     let writes = (half / 4).max(1);
-    let stand_in = settings.redis.fallback().map(|_| pool.register_fallback());
+    let registration = settings.redis.fallback().map(|_| pool.register_fallback());
     let values = RedisValues::new(pool, settings.redis.key_prefix.clone());
     let store = RedisStore::new(
         values,
@@ -51,11 +51,11 @@ pub(super) fn store(
     let mut with = BudgetedStoreParts {
         name: NAME,
         lookups: half.saturating_sub(writes).max(1),
-        breaker: MANNER,
+        breaker: BREAKER,
         late: None,
-        on_change: stand_in.map(told),
+        on_change: registration.map(report_slowness),
         current: Arc::clone(&parts.current),
-        tally: Arc::clone(&parts.tally),
+        counters: Arc::clone(&parts.counters),
         clock: parts.clock,
     };
     let Some(fallback) = settings.redis.fallback() else {
@@ -65,13 +65,13 @@ pub(super) fn store(
         });
     };
     let near = Arc::clone(memory);
-    let late: LateEntryFn = Arc::new(move |key, found, begun| {
+    let late: LateEntryFn = Arc::new(move |key, found, generation| {
         let ttl = found.left.min(fallback.ttl);
-        near.keep(StoreFill {
+        near.insert(StoreFill {
             key,
             entry: found.entry.clone(),
             ttl,
-            generation: begun,
+            generation,
         });
     });
     with.late = Some(late);
@@ -86,6 +86,6 @@ pub(super) fn store(
     })
 }
 
-fn told(stand_in: FallbackRegistration) -> OnChange {
-    Arc::new(move |is_prompt| stand_in.answers_for_a_slow_server(!is_prompt))
+fn report_slowness(registration: FallbackRegistration) -> OnChange {
+    Arc::new(move |is_prompt| registration.answers_for_a_slow_server(!is_prompt))
 }

@@ -20,10 +20,10 @@ use crate::{
 const LOOKUPS: usize = 16;
 /// An object store is seldom quick: while it is too slow to wait for, its answers are copied for
 /// later requests.
-const MANNER: BreakerConfig = BreakerConfig {
-    behind: 8,
+const BREAKER: BreakerConfig = BreakerConfig {
+    background: 8,
     slow: (Duration::ZERO, Duration::ZERO),
-    away: Some((Duration::from_millis(250), Duration::from_secs(30))),
+    outage: Some((Duration::from_millis(250), Duration::from_secs(30))),
 };
 
 pub(super) fn store(
@@ -36,11 +36,11 @@ pub(super) fn store(
     let with = BudgetedStoreParts {
         name: NAME,
         lookups: LOOKUPS,
-        breaker: MANNER,
+        breaker: BREAKER,
         late: Some(late),
         on_change: None,
         current: Arc::clone(&parts.current),
-        tally: Arc::clone(&parts.tally),
+        counters: Arc::clone(&parts.counters),
         clock: parts.clock,
     };
     Ok(Arc::new(BudgetedStore::new(Arc::new(store), with)))

@@ -41,13 +41,13 @@ impl S3Error {
 
 /// Converts an error. Only the transport's message is passed on: the rest may quote requests and
 /// answers.
-pub(super) fn trouble(error: &object_store::Error) -> S3Error {
+pub(super) fn classify(error: &object_store::Error) -> S3Error {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(one) = cause {
-        if let Some(mishap) = one.downcast_ref::<TransportFault>() {
+        if let Some(fault) = one.downcast_ref::<TransportFault>() {
             return S3Error {
-                code: code(mishap),
-                reason: hinted(mishap),
+                code: code(fault),
+                reason: hinted(fault),
             };
         }
         cause = one.source();
@@ -64,8 +64,8 @@ pub(super) fn trouble(error: &object_store::Error) -> S3Error {
     }
 }
 
-fn code(mishap: &TransportFault) -> S3Code {
-    match mishap {
+fn code(fault: &TransportFault) -> S3Code {
+    match fault {
         TransportFault::Connection(_) | TransportFault::Lost => S3Code::Connection,
         TransportFault::Broken => S3Code::Corrupt,
         TransportFault::Refused(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
@@ -80,13 +80,13 @@ fn code(mishap: &TransportFault) -> S3Code {
     }
 }
 
-fn hinted(mishap: &TransportFault) -> String {
-    match code(mishap) {
+fn hinted(fault: &TransportFault) -> String {
+    match code(fault) {
         S3Code::Forbidden => {
             format!(
-                "{mishap}: check response_cache.l2.access_key, secret_key and region, and that they may read, write, delete and list"
+                "{fault}: check response_cache.l2.access_key, secret_key and region, and that they may read, write, delete and list"
             )
         }
-        _ => mishap.to_string(),
+        _ => fault.to_string(),
     }
 }

@@ -23,7 +23,7 @@ use object_store::{
 use tokio::time::timeout;
 
 use self::{
-    fault::{S3Error, trouble},
+    fault::{S3Error, classify},
     transport::Transport,
 };
 use super::{
@@ -125,9 +125,9 @@ impl S3Store {
         longest.saturating_add(FRAME) as u64
     }
 
-    async fn look(&self, key: &CacheKey) -> Result<Option<FoundEntry>, StoreFault> {
+    async fn find(&self, key: &CacheKey) -> Result<Option<FoundEntry>, StoreFault> {
         let path = self.path(key);
-        let got = self.timed(S3Operation::Get, async {
+        let lookup = self.timed(S3Operation::Get, async {
             let result = self.objects.get(&path).await?;
             let ends_at = result
                 .attributes
@@ -135,11 +135,11 @@ impl S3Store {
                 .and_then(|at| at.parse().ok());
             // Expired, without an expiry, or longer than any entry of this cache: the body is not
             // read.
-            let told = match ends_at {
+            let expiry = match ends_at {
                 Some(at) if result.meta.size <= self.most() => Ok(at),
                 _ => Err(()),
             };
-            match told {
+            match expiry {
                 Ok(at) if self.left(at).is_zero() => Ok(StoredObject::Over),
                 Ok(at) => result
                     .bytes()
@@ -148,11 +148,11 @@ impl S3Store {
                 Err(()) => Ok(StoredObject::Foreign),
             }
         });
-        let (value, ends_at) = match got.await {
+        let (value, ends_at) = match lookup.await {
             Ok(StoredObject::Body(value, ends_at)) => (value, ends_at),
             Ok(StoredObject::Over) => return Ok(self.forget(&path).await),
             Ok(StoredObject::Foreign) => {
-                self.sealing.tally.s3_error(S3Code::Corrupt);
+                self.sealing.counters.s3_error(S3Code::Corrupt);
                 return Ok(self.forget(&path).await);
             }
             Err(S3Error {
@@ -164,10 +164,10 @@ impl S3Store {
                 code: S3Code::Corrupt,
                 ..
             }) => {
-                self.sealing.tally.s3_error(S3Code::Corrupt);
+                self.sealing.counters.s3_error(S3Code::Corrupt);
                 return Ok(self.forget(&path).await);
             }
-            Err(trouble) => return Err(self.failed(trouble)),
+            Err(fault) => return Err(self.failed(fault)),
         };
         match self.sealing.open(*key, value, NAME, self.now()).await {
             // The metadata beside the object is not authenticated.
@@ -176,13 +176,13 @@ impl S3Store {
                 entry: opened.entry,
             })),
             None => {
-                self.sealing.tally.s3_error(S3Code::Corrupt);
+                self.sealing.counters.s3_error(S3Code::Corrupt);
                 Ok(self.forget(&path).await)
             }
         }
     }
 
-    async fn keep(&self, fill: StoreFill) -> Result<(), StoreFault> {
+    async fn write(&self, fill: StoreFill) -> Result<(), StoreFault> {
         let ends_at = self.now().saturating_add(fill.ttl.as_secs().max(1));
         let value = self.sealing.close(fill.key, fill.entry, ends_at).await;
         let attributes =
@@ -196,7 +196,7 @@ impl S3Store {
             S3Operation::Put,
             self.objects.put_opts(&path, value.into(), options),
         );
-        put.await.map(drop).map_err(|trouble| self.failed(trouble))
+        put.await.map(drop).map_err(|fault| self.failed(fault))
     }
 
     async fn remove(&self, path: &Path) -> Result<(), StoreFault> {
@@ -209,7 +209,7 @@ impl S3Store {
                 code: S3Code::NotFound,
                 ..
             }) => Ok(()),
-            Err(trouble) => Err(self.failed(trouble)),
+            Err(fault) => Err(self.failed(fault)),
         }
     }
 
@@ -219,7 +219,7 @@ impl S3Store {
         None
     }
 
-    /// Removes page by page: of the names with the prefix only those of this cache's form.
+    /// Removes the objects page by page: names with the prefix, and only if they have the form of this cache.
     async fn remove_all(&self) -> Result<u64, StoreFault> {
         // The object store lists by whole segments of names.
         let folder = self
@@ -238,7 +238,7 @@ impl S3Store {
             let is_last = next.is_none();
             if let Some(object) = next
                 .transpose()
-                .map_err(|error| self.failed(trouble(&error)))?
+                .map_err(|error| self.failed(classify(&error)))?
             {
                 let name = object.location.as_ref().strip_prefix(&prefix);
                 if name.is_some_and(CacheKey::is_hex) {
@@ -254,7 +254,7 @@ impl S3Store {
                     .try_for_each(|_| std::future::ready(Ok(())));
                 self.timed(S3Operation::Delete, gone)
                     .await
-                    .map_err(|trouble| self.failed(trouble))?;
+                    .map_err(|fault| self.failed(fault))?;
                 removed += count;
             }
             if is_last {
@@ -266,25 +266,25 @@ impl S3Store {
     async fn timed<T>(
         &self,
         operation: S3Operation,
-        asked: impl Future<Output = object_store::Result<T>>,
+        request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, S3Error> {
         let started = self.clock.now();
-        let answer = timeout(LONGEST, asked).await;
+        let answer = timeout(LONGEST, request).await;
         self.sealing
-            .tally
+            .counters
             .s3_took(operation, self.clock.now().since(started));
         match answer {
-            Ok(answer) => answer.map_err(|error| trouble(&error)),
+            Ok(answer) => answer.map_err(|error| classify(&error)),
             Err(_) => Err(S3Error::timeout()),
         }
     }
 
-    fn failed(&self, trouble: S3Error) -> StoreFault {
-        self.sealing.tally.s3_error(trouble.code);
+    fn failed(&self, fault: S3Error) -> StoreFault {
+        self.sealing.counters.s3_error(fault.code);
         StoreFault {
             store: NAME,
             outage: true,
-            reason: trouble.reason,
+            reason: fault.reason,
         }
     }
 
@@ -316,16 +316,16 @@ enum StoredObject {
 }
 
 impl Store for S3Store {
-    fn abilities(&self) -> StoreCapabilities {
+    fn capabilities(&self) -> StoreCapabilities {
         StoreCapabilities { counts: false }
     }
 
-    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
-        Box::pin(async move { self.look(&ask.key).await })
+    fn get(&self, lookup: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
+        Box::pin(async move { self.find(&lookup.key).await })
     }
 
     fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
-        Box::pin(self.keep(fill))
+        Box::pin(self.write(fill))
     }
 
     fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()> {

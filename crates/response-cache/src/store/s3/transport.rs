@@ -33,7 +33,7 @@ use crate::{CacheStartError, engine::CurrentSettings, hmac_envelope::FRAME};
 /// Timeout of one connection, TLS handshake included.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Maximum number of idle connections.
-const KEPT: usize = 16;
+const MOST_IDLE: usize = 16;
 /// Maximum length of any answer but a value: a list of a thousand names.
 const LIST: usize = 1 << 20;
 
@@ -145,13 +145,13 @@ impl HttpService for Transport {
         'a: 'b,
         Self: 'b,
     {
-        Box::pin(async move { self.0.ask(request).await.map_err(said) })
+        Box::pin(async move { self.0.send(request).await.map_err(http_error) })
     }
 }
 
 impl TransportInner {
     /// Returns the whole answer, if it is a success or a 404.
-    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, TransportFault> {
+    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, TransportFault> {
         let request = self.addressed(request)?;
         let (connection, response) = self.exchange(request).await?;
         let status = response.status();
@@ -168,7 +168,7 @@ impl TransportInner {
             .await
             .map_err(|_| TransportFault::Broken)?
             .to_bytes();
-        self.keep(connection);
+        self.recycle(connection);
         Ok(HttpResponse::from_parts(head, HttpResponseBody::from(body)))
     }
 
@@ -193,13 +193,13 @@ impl TransportInner {
         &self,
         request: HttpRequest,
     ) -> Result<(S3Connection, Response<Incoming>), TransportFault> {
-        while let Some(mut kept) = self.take() {
+        while let Some(mut connection) = self.take() {
             // An ended connection fails here, or on the write.
-            if kept.sender.ready().await.is_err() {
+            if connection.sender.ready().await.is_err() {
                 continue;
             }
-            match kept.sender.send_request(request.clone()).await {
-                Ok(response) => return Ok((kept, response)),
+            match connection.sender.send_request(request.clone()).await {
+                Ok(response) => return Ok((connection, response)),
                 Err(_) => break,
             }
         }
@@ -239,10 +239,10 @@ impl TransportInner {
         self.idle_connections.lock().pop()
     }
 
-    fn keep(&self, connection: S3Connection) {
-        let mut kept = self.idle_connections.lock();
-        if kept.len() < KEPT && !connection.sender.is_closed() {
-            kept.push(connection);
+    fn recycle(&self, connection: S3Connection) {
+        let mut idle = self.idle_connections.lock();
+        if idle.len() < MOST_IDLE && !connection.sender.is_closed() {
+            idle.push(connection);
         }
     }
 
@@ -258,6 +258,6 @@ impl TransportInner {
 }
 
 /// None of them is retried: the one useful retry was done above.
-fn said(mishap: TransportFault) -> HttpError {
-    HttpError::new(HttpErrorKind::Unknown, mishap)
+fn http_error(fault: TransportFault) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, fault)
 }
