@@ -64,11 +64,11 @@ fn check(args: &ConfigFileArgs) -> ExitCode {
         Err(problems) => (problems, Vec::new()),
     };
     if args.json {
-        let mut told = json!({"ok": problems.is_empty(), "problems": problems});
+        let mut result = json!({"ok": problems.is_empty(), "problems": problems});
         if !idle.is_empty() {
-            told["warnings"] = json!(idle);
+            result["warnings"] = json!(idle);
         }
-        output::out(&told.to_string());
+        output::out(&result.to_string());
     } else if problems.is_empty() {
         idle.iter()
             .for_each(|notice| output::err(&notice.to_string()));

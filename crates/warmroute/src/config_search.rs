@@ -12,15 +12,15 @@ const NAMES: [&str; 2] = ["config.yaml", "config.yml"];
 pub(crate) fn announced(programs: &[&str]) -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     // A file that cannot be examined is a problem to report, and not one to pass over.
-    let found = places(home.as_deref(), programs)
+    let found = candidates(home.as_deref(), programs)
         .into_iter()
         .find(|path| path.try_exists().unwrap_or(true))?;
     output::err(&format!("configuration file: {}", found.display()));
     Some(found)
 }
 
-/// Returns all places in the order of the search: working directory, system, user.
-fn places(home: Option<&Path>, programs: &[&str]) -> Vec<PathBuf> {
+/// Returns all paths in the order of the search: working directory, system, user.
+fn candidates(home: Option<&Path>, programs: &[&str]) -> Vec<PathBuf> {
     let user = home.map(|home| home.join(".config"));
     let shared = [Some(PathBuf::from("/etc")), user];
     let mut directories = vec![PathBuf::from(".")];
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn files_are_searched_in_the_working_directory_then_the_systems_then_the_users() {
         let shown = |home: Option<&str>, programs: &[&str]| -> Vec<String> {
-            places(home.map(Path::new), programs)
+            candidates(home.map(Path::new), programs)
                 .iter()
                 .map(|path| path.display().to_string())
                 .collect()

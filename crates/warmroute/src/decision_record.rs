@@ -89,7 +89,7 @@ impl DecisionRecord {
     }
 
     /// Returns how long the request was in the router before it was sent on, in ms.
-    pub(crate) fn kept_ms(&self) -> f64 {
+    pub(crate) fn total_ms(&self) -> f64 {
         self.timing_us.total / 1e3 + self.hold.held_ms
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub(crate) struct DrainProgress {
     phase: watch::Sender<ListenerPhase>,
-    begun: watch::Sender<Option<DrainStart>>,
+    start: watch::Sender<Option<DrainStart>>,
     ended: watch::Sender<Option<DrainResult>>,
     server: ServerSection,
     clock: Clock,
@@ -39,10 +39,10 @@ struct DrainStart {
 impl DrainProgress {
     /// Returns the state of a listener that runs.
     pub(crate) fn new(server: ServerSection, clock: Clock) -> Arc<Self> {
-        let (phase, begun) = (watch::Sender::default(), watch::Sender::default());
+        let (phase, start) = (watch::Sender::default(), watch::Sender::default());
         Arc::new(Self {
             phase,
-            begun,
+            start,
             ended: watch::Sender::default(),
             server,
             clock,
@@ -56,14 +56,14 @@ impl DrainProgress {
 
     /// Runs the listener to its end, and aborts its requests when the time of a drain is up.
     pub(crate) async fn carry(self: Arc<Self>, listener: impl Future<Output = DrainResult>) {
-        let _told = DrainNotifier(&self);
+        let _notifier = DrainNotifier(&self);
         let time_up = async {
-            let mut begun = self.begun.subscribe();
+            let mut start = self.start.subscribe();
             // Ends with the sender only, which is `self`.
-            if let Ok(Some(begun)) = begun.wait_for(Option::is_some).await.map(|begun| *begun) {
-                tokio::time::sleep(begun.grace).await;
+            if let Ok(Some(start)) = start.wait_for(Option::is_some).await.map(|start| *start) {
+                tokio::time::sleep(start.grace).await;
                 self.reach(ListenerPhase::Drain);
-                tokio::time::sleep(begun.timeout).await;
+                tokio::time::sleep(start.timeout).await;
                 self.cut();
             }
             std::future::pending::<DrainResult>().await
@@ -82,18 +82,18 @@ impl DrainProgress {
         } else {
             self.server.drain_grace
         };
-        let begun = DrainStart {
+        let start = DrainStart {
             since: self.clock.wall(),
             grace,
             timeout: timeout.unwrap_or(self.server.drain_timeout),
         };
         let first = self
-            .begun
-            .send_if_modified(|known| known.is_none() && known.replace(begun).is_none());
+            .start
+            .send_if_modified(|known| known.is_none() && known.replace(start).is_none());
         if first {
             tracing::info!(
-                grace_s = begun.grace.as_secs_f64(),
-                timeout_s = begun.timeout.as_secs_f64(),
+                grace_s = start.grace.as_secs_f64(),
+                timeout_s = start.timeout.as_secs_f64(),
                 "draining: running requests may end"
             );
             self.reach(match new_connections {
@@ -133,7 +133,7 @@ impl DrainProgress {
     pub(crate) fn status(&self, running: u64) -> admin::DrainStatus {
         let cut = self.ended.borrow().map_or(0, |drained| drained.cut);
         admin::DrainStatus {
-            since: self.begun.borrow().map(|begun| begun.since),
+            since: self.start.borrow().map(|start| start.since),
             open_streams: running,
             cut_streams: u64::try_from(cut).unwrap_or(u64::MAX),
         }

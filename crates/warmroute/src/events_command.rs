@@ -146,7 +146,7 @@ fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write>> {
     let Some(path) = path else {
         return Ok(Box::new(io::stdout()));
     };
-    let said = |error: io::Error| {
+    let failure = |error: io::Error| {
         io::Error::new(
             error.kind(),
             format!(
@@ -156,6 +156,6 @@ fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write>> {
         )
     };
     Ok(Box::new(BufWriter::new(
-        File::create_new(path).map_err(said)?,
+        File::create_new(path).map_err(failure)?,
     )))
 }

@@ -245,11 +245,11 @@ mod tests {
             "é;&|<>*?[]{}~#!",
         ] {
             let line = format!("printf %s {}", word(text));
-            let said = std::process::Command::new("sh")
+            let output = std::process::Command::new("sh")
                 .args(["-c", &line])
                 .output()
                 .expect("a shell");
-            assert_eq!(String::from_utf8_lossy(&said.stdout), text, "{line}");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), text, "{line}");
         }
     }
 }

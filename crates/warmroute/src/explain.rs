@@ -1,4 +1,4 @@
-//! `warmroute explain`: asks a running router which target a request would get, or why one got its
+//! `warmroute explain`: queries a running router which target a request would get, or why one got its
 //! target.
 //!
 //! It decides nothing itself: a dry run or a stored receipt comes from the router's admin listener,
@@ -30,7 +30,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9191", value_parser = admin_url)]
     pub(crate) url: WorkerUrl,
     #[command(flatten)]
-    pub(crate) question: ExplainQuery,
+    pub(crate) query: ExplainQuery,
     /// The model; needed if the router serves several and the request names none.
     #[arg(long, value_name = "ID", conflicts_with = "decision")]
     pub(crate) model: Option<String>,
@@ -83,12 +83,12 @@ impl ExplainError {
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
-    let asked = tokio::runtime::Builder::new_current_thread()
+    let answer = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| ExplainError::answer(format!("the runtime could not be started: {error}")))
-        .and_then(|runtime| runtime.block_on(ask(args)));
-    let shown = asked.and_then(|receipt| {
+        .and_then(|runtime| runtime.block_on(request(args)));
+    let shown = answer.and_then(|receipt| {
         if args.json {
             Ok(receipt.to_string())
         } else {
@@ -97,9 +97,9 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     });
     match shown {
         Ok(shown) => output::out(shown.trim_end()),
-        Err(trouble) => {
-            output::err(&format!("warmroute explain: {}", trouble.message));
-            return ExitCode::from(trouble.code);
+        Err(error) => {
+            output::err(&format!("warmroute explain: {}", error.message));
+            return ExitCode::from(error.code);
         }
     }
     ExitCode::SUCCESS
@@ -114,12 +114,12 @@ fn as_table(receipt: Value) -> Result<String, ExplainError> {
     Ok(table::of(&receipt))
 }
 
-async fn ask(args: &ExplainArgs) -> Result<Value, ExplainError> {
+async fn request(args: &ExplainArgs) -> Result<Value, ExplainError> {
     let router = AdminListener {
         url: &args.url,
         headers: headers(args)?,
     };
-    if let Some(id) = &args.question.decision {
+    if let Some(id) = &args.query.decision {
         // Only a valid id becomes part of a path.
         let id: routing::receipt::DecisionId =
             id.parse()
@@ -128,7 +128,7 @@ async fn ask(args: &ExplainArgs) -> Result<Value, ExplainError> {
                 })?;
         return router.get(&format!("/admin/decisions/{id}")).await;
     }
-    let mut body = body(&args.question)?;
+    let mut body = body(&args.query)?;
     if let Some(model) = &args.model {
         body.insert("model".to_owned(), Value::from(model.as_str()));
     }
@@ -141,14 +141,14 @@ async fn ask(args: &ExplainArgs) -> Result<Value, ExplainError> {
 }
 
 /// Returns the body of the dry run.
-fn body(question: &ExplainQuery) -> Result<Map<String, Value>, ExplainError> {
-    if let Some(prompt) = &question.prompt {
+fn body(query: &ExplainQuery) -> Result<Map<String, Value>, ExplainError> {
+    if let Some(prompt) = &query.prompt {
         return Ok(Map::from_iter([(
             "prompt".to_owned(),
             Value::from(prompt.as_str()),
         )]));
     }
-    let path = question
+    let path = query
         .request
         .as_deref()
         .unwrap_or_else(|| std::path::Path::new(""));
@@ -276,10 +276,10 @@ fn read(answer: Result<fetch::FetchedReply, fetch::FetchError>) -> Result<Value,
         )));
     };
     let text = |field: &str| error[field].as_str().unwrap_or("?").to_owned();
-    let said = format!("{} ({})", text("message"), text("code"));
+    let message = format!("{} ({})", text("message"), text("code"));
     Err(if answer.status == StatusCode::BAD_REQUEST {
-        ExplainError::usage(said)
+        ExplainError::usage(message)
     } else {
-        ExplainError::answer(said)
+        ExplainError::answer(message)
     })
 }

@@ -104,18 +104,18 @@ impl LogQueue {
 
     /// Writes queued lines; never returns. A closed output is no error.
     fn write_all_to(&self, out: &mut impl Write) -> ! {
-        let mut told = 0;
+        let mut reported = 0;
         let mut chunk = Vec::with_capacity(CHUNK);
         loop {
             self.take(&mut chunk);
             let _ = out.write_all(&chunk).and_then(|()| out.flush());
             let dropped = DROPPED.get_or_create(&SINK).get();
-            if dropped > told {
+            if dropped > reported {
                 tracing::warn!(
-                    lines = dropped - told,
+                    lines = dropped - reported,
                     "log lines were dropped: whoever reads the log was too slow"
                 );
-                told = dropped;
+                reported = dropped;
             }
         }
     }

@@ -76,15 +76,15 @@ pub(crate) struct SettingsInput<'a> {
 }
 
 /// Returns the settings that the sources make together.
-pub(crate) fn check(given: &SettingsInput<'_>) -> Result<Settings, Vec<Problem>> {
+pub(crate) fn check(input: &SettingsInput<'_>) -> Result<Settings, Vec<Problem>> {
     config::load(ConfigSource {
-        name: given.name,
-        text: given.text,
-        env: given.env,
+        name: input.name,
+        text: input.text,
+        env: input.env,
         own_env: OWN_ENV,
-        overrides: given.overrides,
-        left_out: given.left_out,
-        more_workers: given.more_workers,
+        overrides: input.overrides,
+        left_out: input.left_out,
+        more_workers: input.more_workers,
         check_url: |url| {
             url.parse::<net::WorkerUrl>()
                 .map(|url| url.worker_name())

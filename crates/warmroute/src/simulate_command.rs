@@ -36,20 +36,20 @@ struct SimulateError {
 pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
     let done = match &args.output.write_trace {
         Some(path) => text(args).and_then(|text| files::write(path, &text).map_err(not_written)),
-        None => simulated(args).and_then(|report| tell(args, &report)),
+        None => simulated(args).and_then(|report| print_report(args, &report)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(trouble) => {
-            output::err(&format!("warmroute simulate: {}", trouble.message));
-            ExitCode::from(trouble.code)
+        Err(error) => {
+            output::err(&format!("warmroute simulate: {}", error.message));
+            ExitCode::from(error.code)
         }
     }
 }
 
 /// Prints the report on stdout before it writes files, so that a full disk does not lose the
 /// results.
-fn tell(args: &SimulateArgs, report: &SimulationReport) -> Result<(), SimulateError> {
+fn print_report(args: &SimulateArgs, report: &SimulationReport) -> Result<(), SimulateError> {
     if args.output.json {
         output::out(&files::json(report));
     } else {
@@ -91,11 +91,11 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
     let configured = what_if::configured(&args.settings).map_err(bad_flag)?;
     let faults = args.faults().map_err(bad_flag)?;
     let fitted = args.engine.fit.as_ref().map(|log| {
-        let told = |problem| SimulateError {
+        let fit_error = |problem| SimulateError {
             message: format!("{}: {problem}", log.display()),
             code: BAD_CONFIGURATION,
         };
-        fitted::read(log, &args.engine.profile).map_err(told)
+        fitted::read(log, &args.engine.profile).map_err(fit_error)
     });
     let fitted = fitted.transpose()?;
     let profile = fitted

@@ -37,7 +37,7 @@ use crate::{
 
 const SCHEMA: &str = "warmroute.takeover/1";
 /// Time limit for one step between the two processes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a request that was refused with 409 is repeated.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 /// Time limit for the new process to report that it serves; it probes its workers first.
@@ -75,14 +75,15 @@ struct SocketManifest {
 
 #[derive(Serialize, Deserialize)]
 struct NamedSocket {
-    door: SocketPurpose,
+    #[serde(rename = "door")]
+    purpose: SocketPurpose,
     address: String,
 }
 
 /// The running process's side of a takeover.
 #[derive(Debug)]
 pub(crate) struct SocketHandover {
-    doors: Vec<(SocketPurpose, Weak<Listener>)>,
+    listeners: Vec<(SocketPurpose, Weak<Listener>)>,
     draining: Arc<DrainProgress>,
     /// Whether another process has taken over.
     done: watch::Sender<bool>,
@@ -100,11 +101,11 @@ impl SocketHandover {
             .all()
             .iter()
             .map(|listener| (SocketPurpose::Data, Arc::downgrade(listener)));
-        let doors = data
+        let listeners = data
             .chain([(SocketPurpose::Admin, Arc::downgrade(admin))])
             .collect();
         Arc::new(Self {
-            doors,
+            listeners,
             draining,
             done: watch::Sender::new(false),
             requested: AtomicBool::new(false),
@@ -125,38 +126,38 @@ impl SocketHandover {
                     .to_owned(),
             );
         }
-        let given = self
-            .give(socket)
+        let sent = self
+            .send_sockets(socket)
             .inspect_err(|_| self.requested.store(false, Ordering::Release));
         let (stream, shared) =
-            given.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
+            sent.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
         let this = Arc::clone(self);
-        // A detached thread: this process may be told to end meanwhile.
+        // A detached thread: this process may be stopped meanwhile.
         runtime::spawn_thread("takeover", move || this.wait(&stream, &shared))
             .map_err(|error| error.to_string())?;
         Ok(())
     }
 
-    fn give(&self, socket: &Path) -> io::Result<(UnixStream, Vec<SharedListener>)> {
+    fn send_sockets(&self, socket: &Path) -> io::Result<(UnixStream, Vec<SharedListener>)> {
         let mut note = SocketManifest {
             schema: SCHEMA.to_owned(),
             sockets: Vec::new(),
         };
         let mut shared = Vec::new();
-        for (door, listener) in &self.doors {
+        for (purpose, listener) in &self.listeners {
             let Some(listener) = listener.upgrade() else {
                 return Err(io::Error::other("this process is ending"));
             };
             let share = listener.share()?;
             note.sockets.push(NamedSocket {
-                door: *door,
+                purpose: *purpose,
                 address: share.address.to_string(),
             });
             shared.push(share);
         }
         let stream = handover::connect(socket)?;
         stream.set_read_timeout(Some(LONGEST_START))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let sockets: Vec<_> = shared.iter().map(|share| share.socket.as_fd()).collect();
         handover::give(
             &stream,
@@ -193,13 +194,13 @@ impl InheritedSockets {
     /// port chosen by the system if `wanted` leaves it open.
     pub(crate) fn listener(
         &mut self,
-        door: SocketPurpose,
+        purpose: SocketPurpose,
         wanted: &ListenAddr,
     ) -> Option<io::Result<Listener>> {
         let any_port = wanted.port() == Some(0);
         let fits = |(own, address, _): &(SocketPurpose, ListenAddr, OwnedFd)| {
             let same_host = any_port && address.clone().with_port(0).address() == wanted.address();
-            *own == door && (same_host || address.address() == wanted.address())
+            *own == purpose && (same_host || address.address() == wanted.address())
         };
         let at = self.sockets.iter().position(fits)?;
         let (_, address, socket) = self.sockets.remove(at);
@@ -217,7 +218,9 @@ impl InheritedSockets {
 /// # Errors
 ///
 /// It runs, and does not hand them over.
-pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>, TakeoverError> {
+pub(crate) async fn inherit_sockets(
+    settings: &Settings,
+) -> Result<Option<InheritedSockets>, TakeoverError> {
     let listen = from_settings::address(&settings.admin.listen);
     if listen.port() == Some(0) {
         // No process can be reached at an address that is not known yet.
@@ -261,10 +264,10 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>,
     if !request_sockets(&url, &headers, &Bytes::from(body.to_string())).await? {
         return Ok(None);
     }
-    let taken = runtime::spawn_blocking(move || meeting.take()).await;
-    taken
+    let received = runtime::spawn_blocking(move || meeting.take()).await;
+    received
         .map_err(io::Error::other)
-        .and_then(|taken| taken)
+        .and_then(|received| received)
         .map(Some)
         .map_err(|error| {
             TakeoverError(format!(
@@ -289,7 +292,7 @@ async fn request_sockets(
             "/admin/takeover",
             headers,
             Some(body.clone()),
-            PATIENCE,
+            TIMEOUT,
             LONGEST_ANSWER,
         );
         let reply = match sent.await {
@@ -302,7 +305,7 @@ async fn request_sockets(
                 )));
             }
         };
-        if reply.status == StatusCode::CONFLICT && started.elapsed() < PATIENCE {
+        if reply.status == StatusCode::CONFLICT && started.elapsed() < TIMEOUT {
             tokio::time::sleep(CONFLICT_PAUSE).await;
             continue;
         }
@@ -339,8 +342,8 @@ struct HandoverPoint {
 
 impl HandoverPoint {
     fn new() -> io::Result<Self> {
-        let drawn = runtime::random();
-        let folder = std::env::temp_dir().join(format!("warmroute-takeover-{drawn:016x}"));
+        let random = runtime::random();
+        let folder = std::env::temp_dir().join(format!("warmroute-takeover-{random:016x}"));
         // Fails if the path exists: another user's directory is never used.
         DirBuilder::new().mode(0o700).create(&folder)?;
         let path = folder.join("sockets");
@@ -358,7 +361,7 @@ impl HandoverPoint {
         self.listener.set_nonblocking(true)?;
         let (stream, _) = self.listener.accept()?;
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let (sockets, note) = handover::take(&stream)?;
         let note: SocketManifest = serde_json::from_slice(&note).map_err(io::Error::other)?;
         if note.schema != SCHEMA || note.sockets.len() != sockets.len() {
@@ -368,9 +371,9 @@ impl HandoverPoint {
             )));
         }
         let mut named = Vec::new();
-        for (NamedSocket { door, address }, socket) in note.sockets.into_iter().zip(sockets) {
+        for (NamedSocket { purpose, address }, socket) in note.sockets.into_iter().zip(sockets) {
             named.push((
-                door,
+                purpose,
                 address.parse::<ListenAddr>().map_err(io::Error::other)?,
                 socket,
             ));

@@ -77,10 +77,10 @@ fn decompressed(mut rest: &[u8]) -> Result<Vec<u8>, TextFileError> {
             }
             Err(error) => return Err(TextFileError::NotZstd(error.to_string())),
         };
-        let room = MOST_BYTES + 1 - text.len() as u64;
+        let limit = MOST_BYTES + 1 - text.len() as u64;
         frame
             .by_ref()
-            .take(room)
+            .take(limit)
             .read_to_end(&mut text)
             .map_err(|error| TextFileError::NotZstd(error.to_string()))?;
         text = within_bounds(text)?;

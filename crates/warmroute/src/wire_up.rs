@@ -41,7 +41,7 @@ use crate::{
 
 /// Longest wait for worker checks before a process that takes over accepts: long enough for workers
 /// that answer.
-const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(15);
+const LONGEST_FIRST_PROBES: Duration = Duration::from_secs(15);
 
 /// Start options that are not in the settings.
 pub(crate) struct StartOptions {
@@ -100,23 +100,23 @@ pub(crate) async fn start(
     sources: SourceTexts,
     extras: StartOptions,
 ) -> Result<RunningRouter, StartError> {
-    let mut given = match extras.takeover {
-        true => takeover::ask(&settings).await?,
+    let mut inherited = match extras.takeover {
+        true => takeover::inherit_sockets(&settings).await?,
         false => None,
     };
-    let bound = listeners::bind(&settings, given.as_mut()).await?;
-    let (probe, taken) = (bound.probe.clone(), bound.taken);
+    let bound = listeners::bind(&settings, inherited.as_mut()).await?;
+    let (probe, is_takeover) = (bound.probe.clone(), bound.is_takeover);
     // On the heap: a whole configuration is part of it.
     let started = Box::pin(start_on(settings, sources, extras, bound));
     let (mut running, gateway) = started.await?;
-    if let Some(Err(error)) = given.map(InheritedSockets::taken_over) {
+    if let Some(Err(error)) = inherited.map(InheritedSockets::taken_over) {
         tracing::warn!(%error, "the process that gave its listening sockets has gone without waiting for this one");
     }
     if let Some(probe) = probe {
-        match listeners::probes(&gateway, &probe, running.draining.phases(), taken).await {
+        match listeners::probes(&gateway, &probe, running.draining.phases(), is_takeover).await {
             Ok(probes) => *running.probes.get_mut() = Some(probes),
             // The other process is ending: clients are served, and the prober has to notice.
-            Err(error) if taken => tracing::error!(%error, "probes are not answered"),
+            Err(error) if is_takeover => tracing::error!(%error, "probes are not answered"),
             Err(error) => {
                 running.stop().await;
                 return Err(error.into());
@@ -159,7 +159,10 @@ async fn start_on(
     bound: BoundListeners,
 ) -> Result<(RunningRouter, Arc<CurrentGateway>), StartError> {
     let BoundListeners {
-        data, admin, taken, ..
+        data,
+        admin,
+        is_takeover,
+        ..
     } = bound;
     let clock = Clock::system();
     let (mut registry, stall_task) = watched_process(clock);
@@ -177,7 +180,7 @@ async fn start_on(
         token: extras.token,
         loopback: settings.admin.listen.is_local(),
     };
-    let (serve_metrics, asks_key) = (settings.metrics.enabled, extras.keys.required());
+    let (serve_metrics, requires_key) = (settings.metrics.enabled, extras.keys.required());
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let fleet = Arc::new(Fleet::start(
@@ -264,15 +267,15 @@ async fn start_on(
             drain: drain(&draining, &gateway),
             takeover: takeover(&handing),
         },
-        doctor: doctor(&live, asks_key),
+        doctor: doctor(&live, requires_key),
         clock,
     };
     let (stop_log, log_stopped) = watch::channel(false);
     let (stop_admin, admin_stopped) = watch::channel(false);
     let mut addresses = data.addresses().into_iter();
-    let watch_task = runtime::spawn(live::keep(Arc::clone(&live)));
-    if taken {
-        first_look(&live, &fleet).await;
+    let watch_task = runtime::spawn(live::follow_sources(Arc::clone(&live)));
+    if is_takeover {
+        wait_for_first_probes(&live, &fleet).await;
     }
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let running = RunningRouter {
@@ -323,12 +326,12 @@ fn takeover(handing: &Arc<SocketHandover>) -> Takeover {
 
 /// Waits until workers are probed, so that the first accepted requests find known workers: the
 /// other process serves meanwhile.
-async fn first_look(live: &LiveConfig, fleet: &Fleet) {
+async fn wait_for_first_probes(live: &LiveConfig, fleet: &Fleet) {
     let known = async {
         live.first_found().await;
         fleet.first_verdicts().await;
     };
-    let _ = tokio::time::timeout(LONGEST_FIRST_LOOK, known).await;
+    let _ = tokio::time::timeout(LONGEST_FIRST_PROBES, known).await;
 }
 
 impl RunningRouter {
@@ -420,14 +423,14 @@ pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Environment {
 
 /// Returns the operators' control of the data listener's drain.
 fn drain(draining: &Arc<DrainProgress>, gateway: &Arc<CurrentGateway>) -> Drain {
-    let (begins, tells, gateway) = (
+    let (start, progress, gateway) = (
         Arc::clone(draining),
         Arc::clone(draining),
         Arc::clone(gateway),
     );
-    let begin = move |timeout| begins.begin(NewConnections::Served, timeout);
+    let begin = move |timeout| start.begin(NewConnections::Served, timeout);
     Drain::new(begin, move || {
-        tells.status(gateway.current().running_requests())
+        progress.status(gateway.current().running_requests())
     })
 }
 

@@ -6,7 +6,7 @@ use super::{DemoOutput, client::ClientReply};
 use crate::output;
 
 /// Shows the reason for the decision behind `answer`, from the router's own receipt.
-pub(crate) fn show(ring: &ReceiptRing, answer: &ClientReply, voice: DemoOutput) {
+pub(crate) fn show(ring: &ReceiptRing, answer: &ClientReply, output: DemoOutput) {
     let id = answer
         .decision
         .as_deref()
@@ -47,7 +47,7 @@ pub(crate) fn show(ring: &ReceiptRing, answer: &ClientReply, voice: DemoOutput) 
             other.warm_tokens.total()
         ));
     }
-    if voice == DemoOutput::Terminal {
+    if output == DemoOutput::Terminal {
         line.insert_str(0, "\r\x1b[K");
     }
     output::err(&line);

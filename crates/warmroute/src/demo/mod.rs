@@ -18,7 +18,7 @@ use std::{io::IsTerminal, process::ExitCode, time::Duration};
 use net::Clock;
 use routing::Policy;
 
-use self::result::{DemoReport, RunTally};
+use self::result::{DemoReport, RunCounters};
 use crate::{cli::DemoArgs, output, signals::StopSignals};
 
 /// Output during the demo.
@@ -60,25 +60,25 @@ async fn until_stopped(args: &DemoArgs) -> ExitCode {
 }
 
 async fn rounds(args: &DemoArgs) -> anyhow::Result<()> {
-    let voice = match (args.json, std::io::stderr().is_terminal()) {
+    let output = match (args.json, std::io::stderr().is_terminal()) {
         (true, _) => DemoOutput::Silent,
         (false, true) => DemoOutput::Terminal,
         (false, false) => DemoOutput::Plain,
     };
     let clock = Clock::system();
     let started = clock.now();
-    let (mut round_robin, mut warm) = (RunTally::default(), RunTally::default());
+    let (mut round_robin, mut warm) = (RunCounters::default(), RunCounters::default());
     for n in 0.. {
         let seed = args.seed.wrapping_add(n);
-        round_robin.add(round::run(args.workers, seed, Policy::RoundRobin, voice).await?);
-        warm.add(round::run(args.workers, seed, Policy::Warm, voice).await?);
+        round_robin.add(round::run(args.workers, seed, Policy::RoundRobin, output).await?);
+        warm.add(round::run(args.workers, seed, Policy::Warm, output).await?);
         let report = DemoReport::new(args.seed, args.workers, &round_robin, &warm);
         let over = match args.seconds {
             Some(seconds) => clock.now().since(started) >= Duration::from_secs(seconds),
             None => false,
         };
         let last = args.once || over;
-        if voice != DemoOutput::Silent {
+        if output != DemoOutput::Silent {
             output::out(&report.table());
         } else if last {
             output::out(&serde_json::to_string(&report)?);

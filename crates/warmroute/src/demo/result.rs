@@ -46,7 +46,7 @@ pub(crate) struct Ratio {
 
 /// Totals collected while a policy runs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RunTally {
+pub(crate) struct RunCounters {
     ttft_ms: Vec<f64>,
     errors: usize,
     prompt_blocks: u64,
@@ -54,7 +54,7 @@ pub(crate) struct RunTally {
     per_worker: BTreeMap<String, u64>,
 }
 
-impl RunTally {
+impl RunCounters {
     pub(crate) fn answered(&mut self, answer: &ClientReply, block_size: u32) {
         self.ttft_ms.push(answer.ttft_ms);
         self.prompt_blocks += u64::from(answer.usage.prompt_tokens / block_size);
@@ -120,7 +120,12 @@ impl RunTally {
 }
 
 impl DemoReport {
-    pub(crate) fn new(seed: u64, workers: u32, round_robin: &RunTally, warm: &RunTally) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        workers: u32,
+        round_robin: &RunCounters,
+        warm: &RunCounters,
+    ) -> Self {
         let runs = vec![
             round_robin.run("round_robin", workers),
             warm.run("warm", workers),
@@ -188,8 +193,8 @@ mod tests {
 
     use super::*;
 
-    fn tally(cached: u32, ttft_ms: f64) -> RunTally {
-        let mut tally = RunTally::default();
+    fn counters(cached: u32, ttft_ms: f64) -> RunCounters {
+        let mut counters = RunCounters::default();
         for worker in ["a", "b"] {
             let usage = Usage {
                 prompt_tokens: 164,
@@ -202,14 +207,14 @@ mod tests {
                 worker: Some(worker.to_owned()),
                 ..ClientReply::default()
             };
-            tally.answered(&answer, 16);
+            counters.answered(&answer, 16);
         }
-        tally
+        counters
     }
 
     #[test]
     fn hits_are_counted_in_whole_blocks_and_compared() {
-        let report = DemoReport::new(1, 2, &tally(32, 100.0), &tally(96, 25.0));
+        let report = DemoReport::new(1, 2, &counters(32, 100.0), &counters(96, 25.0));
         assert_eq!(report.runs[0].block_hit_ratio, 0.2);
         assert_eq!(report.runs[1].block_hit_ratio, 0.6);
         assert_eq!(report.ratio.block_hit, 3.0);
@@ -220,7 +225,7 @@ mod tests {
 
     #[test]
     fn an_empty_tally_divides_by_nothing() {
-        let report = DemoReport::new(1, 4, &RunTally::default(), &RunTally::default());
+        let report = DemoReport::new(1, 4, &RunCounters::default(), &RunCounters::default());
         assert_eq!(report.ratio.block_hit, 0.0);
     }
 }

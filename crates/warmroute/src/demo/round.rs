@@ -13,7 +13,7 @@ use super::{
     client::Client,
     cluster::{BLOCK_SIZE, DemoCluster, MODEL},
     explained,
-    result::RunTally,
+    result::RunCounters,
     workload::{self, ChatSession},
 };
 use crate::output;
@@ -28,12 +28,12 @@ pub(crate) async fn run(
     workers: u32,
     seed: u64,
     policy: Policy,
-    voice: DemoOutput,
-) -> anyhow::Result<RunTally> {
+    output: DemoOutput,
+) -> anyhow::Result<RunCounters> {
     let cluster = DemoCluster::start(workers, seed, policy).await?;
     let sessions = workload::sessions(seed, workers as usize);
     let requests: usize = sessions.iter().map(|session| session.turns.len()).sum();
-    if voice != DemoOutput::Silent {
+    if output != DemoOutput::Silent {
         output::err(&format!(
             "\n{policy}: {workers} engines behind http://{} (admin http://{}), {} chats, {requests} requests",
             cluster.router.data,
@@ -41,79 +41,80 @@ pub(crate) async fn run(
             sessions.len()
         ));
     }
-    let tally = Arc::new(Mutex::new(RunTally::default()));
+    let counters = Arc::new(Mutex::new(RunCounters::default()));
     let mut chats = JoinSet::new();
     for session in sessions {
-        let scene = ChatContext {
+        let context = ChatContext {
             router: cluster.router.data.address().clone(),
             ring: Arc::clone(&cluster.router.ring),
-            tally: Arc::clone(&tally),
+            counters: Arc::clone(&counters),
             reason_every: requests / REASONS,
-            output: voice,
+            output,
         };
-        chats.spawn(chat(session, scene));
+        chats.spawn(chat(session, context));
     }
     let mut ticks = tokio::time::interval(PROGRESS);
     while !chats.is_empty() {
         tokio::select! {
             _ = chats.join_next() => {}
-            _ = ticks.tick() => progress(&tally.lock(), policy, requests, voice),
+            _ = ticks.tick() => progress(&counters.lock(), policy, requests, output),
         }
     }
-    progress(&tally.lock(), policy, requests, voice);
-    if voice == DemoOutput::Terminal {
+    progress(&counters.lock(), policy, requests, output);
+    if output == DemoOutput::Terminal {
         output::err("");
     }
     cluster.stop().await;
-    let tally = tally.lock().clone();
-    Ok(tally)
+    let counters = counters.lock().clone();
+    Ok(counters)
 }
 
 /// Context shared by the chats of a round.
 struct ChatContext {
     router: net::Address,
     ring: Arc<routing::receipt::ReceiptRing>,
-    tally: Arc<Mutex<RunTally>>,
+    counters: Arc<Mutex<RunCounters>>,
     reason_every: usize,
     output: DemoOutput,
 }
 
 /// Simulates one user: waits, sends a turn, reads the reply, and repeats with the whole history in
 /// the prompt.
-async fn chat(session: ChatSession, scene: ChatContext) {
+async fn chat(session: ChatSession, context: ChatContext) {
     tokio::time::sleep(Duration::from_millis(session.starts_ms)).await;
-    let mut client = Client::connect(&scene.router, Clock::system()).await.ok();
+    let mut client = Client::connect(&context.router, Clock::system()).await.ok();
     let mut messages = vec![json!({"role": "system", "content": session.system})];
     for turn in session.turns {
         tokio::time::sleep(Duration::from_millis(turn.thinks_ms)).await;
-        messages.push(json!({"role": "user", "content": turn.says}));
+        messages.push(json!({"role": "user", "content": turn.message}));
         let answer = match &mut client {
             Some(client) => client.chat(MODEL, &messages, turn.reply_tokens).await,
             None => Err(anyhow::anyhow!("no connection")),
         };
         let Ok(answer) = answer else {
-            scene.tally.lock().failed();
-            client = Client::connect(&scene.router, Clock::system()).await.ok();
+            context.counters.lock().failed();
+            client = Client::connect(&context.router, Clock::system()).await.ok();
             messages.push(json!({"role": "assistant", "content": ""}));
             continue;
         };
         let done = {
-            let mut tally = scene.tally.lock();
-            tally.answered(&answer, BLOCK_SIZE);
-            tally.done()
+            let mut counters = context.counters.lock();
+            counters.answered(&answer, BLOCK_SIZE);
+            counters.done()
         };
-        if scene.output != DemoOutput::Silent && done.is_multiple_of(scene.reason_every.max(1)) {
-            explained::show(&scene.ring, &answer, scene.output);
+        if context.output != DemoOutput::Silent && done.is_multiple_of(context.reason_every.max(1))
+        {
+            explained::show(&context.ring, &answer, context.output);
         }
         messages.push(json!({"role": "assistant", "content": answer.text}));
     }
 }
 
-fn progress(tally: &RunTally, policy: Policy, requests: usize, voice: DemoOutput) {
-    if voice == DemoOutput::Terminal {
+fn progress(counters: &RunCounters, policy: Policy, requests: usize, output: DemoOutput) {
+    if output == DemoOutput::Terminal {
         use std::io::Write;
         let mut stderr = std::io::stderr().lock();
-        let (done, hits) = (tally.done(), tally.hit_ratio() * 100.0);
+        let (done, hits) = (counters.done(), counters.hit_ratio() * 100.0);
         let _ = write!(
             stderr,
             "\r\x1b[K{policy:<12} {done:>4}/{requests} requests, {hits:4.1} % of blocks warm"

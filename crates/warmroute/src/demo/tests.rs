@@ -7,7 +7,7 @@ use runtime::SimulatedWorld;
 
 use super::{
     DemoOutput,
-    result::{PolicyRun, RunTally},
+    result::{PolicyRun, RunCounters},
     round,
 };
 
@@ -22,11 +22,11 @@ fn simulated(seed: u64, policy: Policy) -> (PolicyRun, Duration) {
         .expect("a runtime");
     in_order.block_on(async {
         let _simulation = SimulatedWorld::enter(seed);
-        let begun = tokio::time::Instant::now();
-        let tally: RunTally = round::run(WORKERS, seed, policy, DemoOutput::Silent)
+        let started = tokio::time::Instant::now();
+        let counters: RunCounters = round::run(WORKERS, seed, policy, DemoOutput::Silent)
             .await
             .expect("a round");
-        (tally.run(policy.as_str(), WORKERS), begun.elapsed())
+        (counters.run(policy.as_str(), WORKERS), started.elapsed())
     })
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct ChatSession {
 #[derive(Clone, Debug)]
 pub(crate) struct ChatTurn {
     /// The user's message.
-    pub(crate) says: String,
+    pub(crate) message: String,
     /// Time before the user sends it, ms.
     pub(crate) thinks_ms: u64,
     /// Length of the reply, tokens.
@@ -35,46 +35,46 @@ const BEGIN_WITHIN: usize = 6_000;
 
 /// Returns the chats of one round for a fleet of `workers` engines.
 pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<ChatSession> {
-    let mut draw = SplitMix64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
+    let mut random = SplitMix64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
     let agents: Vec<String> = (0..AGENTS)
-        .map(|agent| system_prompt(agent, &mut draw))
+        .map(|agent| system_prompt(agent, &mut random))
         .collect();
     (0..SESSIONS_PER_WORKER * workers)
         .map(|_| {
-            let system = agents[draw.below(agents.len())].clone();
+            let system = agents[random.below(agents.len())].clone();
             let turns = (0..TURNS)
                 .map(|_| {
-                    let words = 120 + draw.below(80);
+                    let words = 120 + random.below(80);
                     ChatTurn {
-                        says: sentence(words, &mut draw),
-                        thinks_ms: 150 + draw.below(500) as u64,
-                        reply_tokens: 24 + u32::try_from(draw.below(24)).unwrap_or(0),
+                        message: sentence(words, &mut random),
+                        thinks_ms: 150 + random.below(500) as u64,
+                        reply_tokens: 24 + u32::try_from(random.below(24)).unwrap_or(0),
                     }
                 })
                 .collect();
             ChatSession {
                 system,
                 turns,
-                starts_ms: draw.below(BEGIN_WITHIN) as u64,
+                starts_ms: random.below(BEGIN_WITHIN) as u64,
             }
         })
         .collect()
 }
 
-fn system_prompt(agent: usize, draw: &mut SplitMix64) -> String {
+fn system_prompt(agent: usize, random: &mut SplitMix64) -> String {
     format!(
         "You are assistant number {agent} of a support desk. Follow these rules: {}",
-        sentence(260, draw)
+        sentence(260, random)
     )
 }
 
-fn sentence(words: usize, draw: &mut SplitMix64) -> String {
+fn sentence(words: usize, random: &mut SplitMix64) -> String {
     let mut text = String::with_capacity(words * 8);
     for n in 0..words {
         if n > 0 {
             text.push(if n % 13 == 0 { '\n' } else { ' ' });
         }
-        text.push_str(WORDS[draw.below(WORDS.len())]);
+        text.push_str(WORDS[random.below(WORDS.len())]);
     }
     text.push('.');
     text
@@ -118,7 +118,7 @@ mod tests {
         let (one, same, other) = (sessions(1, 4), sessions(1, 4), sessions(2, 4));
         assert_eq!(one.len(), 40);
         assert_eq!(format!("{one:?}"), format!("{same:?}"));
-        assert_ne!(one[0].turns[0].says, other[0].turns[0].says);
+        assert_ne!(one[0].turns[0].message, other[0].turns[0].message);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{CommandEnd, PublisherArgs, SourceArgs};
 use crate::{output, signals::StopSignals};
 
 /// Longest wait for the replay socket, and for each message of its answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes of history; the rest is dropped with a notice.
 const HISTORY_BYTES: usize = 256 << 20;
 
@@ -136,14 +136,14 @@ impl EventFeed<'_> {
         let Some(endpoint) = &self.source.publisher.replay else {
             return Ok(());
         };
-        let mut dealer = match Dealer::connect(endpoint, Limits::default(), PATIENCE).await {
+        let mut dealer = match Dealer::connect(endpoint, Limits::default(), TIMEOUT).await {
             Ok(dealer) => dealer,
             Err(error) => {
                 self.note(format!("no history: {endpoint}: {error}"));
                 return Ok(());
             }
         };
-        let history = ask(&mut dealer).await;
+        let history = request_history(&mut dealer).await;
         self.note(format!(
             "history: {} batches, {}",
             history.batches(),
@@ -178,7 +178,7 @@ impl EventFeed<'_> {
 }
 
 /// Requests the whole history.
-async fn ask(dealer: &mut Dealer) -> HistoryReply {
+async fn request_history(dealer: &mut Dealer) -> HistoryReply {
     let sent = frames::replay_request(0).to_vec();
     let mut history = HistoryReply {
         sent,
@@ -195,7 +195,7 @@ async fn ask(dealer: &mut Dealer) -> HistoryReply {
 async fn receive(dealer: &mut Dealer, received: &mut Vec<Vec<Bytes>>) -> String {
     let mut bytes = 0;
     loop {
-        let message = match timeout(PATIENCE, dealer.recv()).await {
+        let message = match timeout(TIMEOUT, dealer.recv()).await {
             Ok(Ok(message)) => message,
             Ok(Err(error)) => {
                 return format!("broke off after {} messages: {error}", received.len());

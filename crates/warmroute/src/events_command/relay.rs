@@ -72,13 +72,13 @@ pub(super) async fn run(args: &RelayArgs) -> io::Result<CommandEnd> {
 }
 
 fn credentials(path: &Path) -> io::Result<NatsCredentials> {
-    let said = |reason: &dyn std::fmt::Display| {
+    let failure = |reason: &dyn std::fmt::Display| {
         io::Error::other(format!("credentials file {}: {reason}", path.display()))
     };
     let mut text = String::new();
     // One byte above the limit, so that a longer file is detected.
     let read =
         File::open(path).and_then(|file| file.take(CREDENTIALS + 1).read_to_string(&mut text));
-    read.map_err(|error| said(&error))?;
-    text.parse().map_err(|error| said(&error))
+    read.map_err(|error| failure(&error))?;
+    text.parse().map_err(|error| failure(&error))
 }

@@ -42,7 +42,7 @@ struct EventSummary {
 struct PayloadSummary {
     ts: Option<f64>,
     rank: Option<u32>,
-    said: Vec<EventSummary>,
+    events: Vec<EventSummary>,
     error: Option<String>,
 }
 
@@ -132,7 +132,7 @@ fn read(format: PayloadFormat, payload: &[u8]) -> PayloadSummary {
             Ok(batch) => PayloadSummary {
                 ts: batch.ts,
                 rank: batch.dp_rank,
-                said: batch
+                events: batch
                     .events
                     .into_iter()
                     .map(|event| event.map_or_else(bad, |event| engine(&event)))
@@ -155,13 +155,13 @@ fn read(format: PayloadFormat, payload: &[u8]) -> PayloadSummary {
                     .flatten()
                     .find_map(|event| event.timestamp_ms)
                     .map(|ms| ms as f64 / 1e3);
-                let said = events
+                let events = events
                     .into_iter()
                     .map(|event| event.map_or_else(bad, |event| store(&event)))
                     .collect();
                 PayloadSummary {
                     ts,
-                    said,
+                    events,
                     ..PayloadSummary::default()
                 }
             }
@@ -238,15 +238,15 @@ fn of(kind: &'static str, blocks: usize, tokens: usize, medium: Option<String>) 
 
 fn object(at: &str, batch: &ReceivedBatch<'_>, content: &PayloadSummary) -> Value {
     let events: Vec<_> = content
-        .said
+        .events
         .iter()
-        .map(|said| {
+        .map(|event| {
             json!({
-                "kind": said.kind,
-                "blocks": said.blocks,
-                "tokens": said.tokens,
-                "medium": said.medium,
-                "error": said.error,
+                "kind": event.kind,
+                "blocks": event.blocks,
+                "tokens": event.tokens,
+                "medium": event.medium,
+                "error": event.error,
             })
         })
         .collect();
@@ -285,9 +285,11 @@ fn text(at: &str, batch: &ReceivedBatch<'_>, content: &PayloadSummary) -> String
         line += &format!(" rank {rank}");
     }
     let mut sums: BTreeMap<(&str, Option<&str>), (usize, usize, usize)> = BTreeMap::new();
-    for said in &content.said {
-        let sum = sums.entry((said.kind, said.medium.as_deref())).or_default();
-        *sum = (sum.0 + 1, sum.1 + said.blocks, sum.2 + said.tokens);
+    for event in &content.events {
+        let sum = sums
+            .entry((event.kind, event.medium.as_deref()))
+            .or_default();
+        *sum = (sum.0 + 1, sum.1 + event.blocks, sum.2 + event.tokens);
     }
     let parts = sums
         .into_iter()
@@ -306,15 +308,17 @@ fn text(at: &str, batch: &ReceivedBatch<'_>, content: &PayloadSummary) -> String
             })
         });
     let parts = parts.collect::<Vec<_>>().join(", ");
-    let error = content
-        .error
-        .as_deref()
-        .or_else(|| content.said.iter().find_map(|said| said.error.as_deref()));
+    let error = content.error.as_deref().or_else(|| {
+        content
+            .events
+            .iter()
+            .find_map(|event| event.error.as_deref())
+    });
     let error = error.map(|error| format!("[{}]", error.escape_debug()));
-    let told: Vec<_> = Some(parts)
+    let text: Vec<_> = Some(parts)
         .filter(|parts| !parts.is_empty())
         .into_iter()
         .chain(error)
         .collect();
-    format!("{line}: {}", told.join(" "))
+    format!("{line}: {}", text.join(" "))
 }

@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use supervision::Task;
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 
-use super::{LiveConfig, TRY_AGAIN, file_watch::FileVersion, members::name_in};
+use super::{LiveConfig, RETRY_INTERVAL, file_watch::FileVersion, members::name_in};
 
 /// Name of every task that follows a source.
 const TASK: &str = "discovery";
 /// Interval at which the file is checked.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Most workers of one source, and most remembered workers that left it.
 const MOST: usize = 10_000;
 
@@ -33,33 +33,33 @@ pub(super) fn follow(live: &Arc<LiveConfig>, tasks: &mut JoinSet<()>) {
     if let Some(path) = discovery.file.clone() {
         let live = Arc::clone(live);
         tasks.spawn(async move {
-            let mut told = SourceState::new(&live, path.display().to_string());
+            let mut state = SourceState::new(&live, path.display().to_string());
             let mut task = Task::new(TASK);
-            while task.attempt(follow_file(&mut told, &path)).await.is_none() {}
+            while task.attempt(follow_file(&mut state, &path)).await.is_none() {}
         });
     }
     for name in discovery.dns.clone() {
         let live = Arc::clone(live);
         tasks.spawn(async move {
-            let mut told = SourceState::new(&live, format!("dns {}", name.host));
+            let mut state = SourceState::new(&live, format!("dns {}", name.host));
             let mut task = Task::new(TASK);
-            while task.attempt(follow_name(&mut told, &name)).await.is_none() {}
+            while task.attempt(follow_name(&mut state, &name)).await.is_none() {}
         });
     }
 }
 
-async fn follow_file(told: &mut SourceState<'_>, path: &Path) {
-    let source = told.source.clone();
+async fn follow_file(state: &mut SourceState<'_>, path: &Path) {
+    let source = state.source.clone();
     let mut seen = None;
-    let mut ticks = ticks(LOOK_EVERY);
+    let mut ticks = ticks(POLL_INTERVAL);
     loop {
         ticks.tick().await;
         let now = FileVersion::of(path);
         if now != seen {
             seen = now;
             match read(path, &source) {
-                Ok(entries) => told.listed = entries,
-                Err(problems) => told.trouble(
+                Ok(entries) => state.listed = entries,
+                Err(problems) => state.report_error(
                     &problems
                         .iter()
                         .map(ToString::to_string)
@@ -69,8 +69,8 @@ async fn follow_file(told: &mut SourceState<'_>, path: &Path) {
             }
         }
         // Also without news: a change that was delayed may be due now.
-        told.again().await;
-        told.heard();
+        state.apply_listed().await;
+        state.record_answer();
     }
 }
 
@@ -100,24 +100,25 @@ fn keyed(entries: Vec<MoreWorker>) -> Vec<(String, MoreWorker)> {
         .collect()
 }
 
-async fn follow_name(told: &mut SourceState<'_>, name: &DnsName) {
+async fn follow_name(state: &mut SourceState<'_>, name: &DnsName) {
     let mut ticks = ticks(name.interval);
     loop {
         ticks.tick().await;
         match addresses(name).await {
             Ok(addresses) => {
-                told.now(
-                    addresses
-                        .into_iter()
-                        .map(|address| entry(name, &address))
-                        .collect(),
-                )
-                .await
+                state
+                    .now(
+                        addresses
+                            .into_iter()
+                            .map(|address| entry(name, &address))
+                            .collect(),
+                    )
+                    .await
             }
             Err(error) => {
-                told.trouble(&error.to_string());
-                told.again().await;
-                told.heard();
+                state.report_error(&error.to_string());
+                state.apply_listed().await;
+                state.record_answer();
             }
         }
     }
@@ -175,10 +176,10 @@ struct SourceState<'a> {
     last: Vec<MoreWorker>,
     listed: Vec<(String, MoreWorker)>,
     /// Last reported reason why it cannot be read or applied.
-    trouble: Option<String>,
+    last_error: Option<String>,
     refused_at: Option<Moment>,
     /// Whether it has answered once.
-    heard: bool,
+    has_answered: bool,
 }
 
 impl<'a> SourceState<'a> {
@@ -191,29 +192,29 @@ impl<'a> SourceState<'a> {
             damper,
             last: Vec::new(),
             listed: Vec::new(),
-            trouble: None,
+            last_error: None,
             refused_at: None,
-            heard: false,
+            has_answered: false,
         }
     }
 
     /// Handles a new list of the source.
     async fn now(&mut self, listed: Vec<(String, MoreWorker)>) {
         self.listed = listed;
-        self.again().await;
-        self.heard();
+        self.apply_listed().await;
+        self.record_answer();
     }
 
     /// Handles an unchanged list; a change that was delayed may be due now.
-    async fn again(&mut self) {
+    async fn apply_listed(&mut self) {
         // In run time: an empty list or a missing worker does not age while the process is
         // suspended.
         let now = self.live.parts.clock.run_time();
-        let believed = self.damper.settle(now, &self.listed);
-        let again = self
+        let believed = self.damper.update(now, &self.listed);
+        let retry = self
             .refused_at
-            .is_some_and(|refused| now.since(refused) >= TRY_AGAIN);
-        if believed == self.last && !again {
+            .is_some_and(|refused| now.since(refused) >= RETRY_INTERVAL);
+        if believed == self.last && !retry {
             return;
         }
         let (source, workers) = (self.source.clone(), believed.clone());
@@ -222,10 +223,10 @@ impl<'a> SourceState<'a> {
             .run_blocking(move |live| live.found(&source, workers))
             .await
         {
-            Ok(()) => (self.trouble, self.refused_at) = (None, None),
+            Ok(()) => (self.last_error, self.refused_at) = (None, None),
             Err(problems) => {
                 self.refused_at = Some(now);
-                self.trouble(
+                self.report_error(
                     &problems
                         .iter()
                         .map(ToString::to_string)
@@ -239,21 +240,23 @@ impl<'a> SourceState<'a> {
     }
 
     /// Records that the source has answered, with success or an error.
-    fn heard(&mut self) {
-        if !std::mem::replace(&mut self.heard, true) {
-            self.live.heard.send_modify(|sources| *sources += 1);
+    fn record_answer(&mut self) {
+        if !std::mem::replace(&mut self.has_answered, true) {
+            self.live
+                .answered_sources
+                .send_modify(|sources| *sources += 1);
         }
     }
 
     /// Logs a new reason once. The workers stay as they were.
-    fn trouble(&mut self, why: &str) {
-        if self.trouble.as_deref() != Some(why) {
+    fn report_error(&mut self, why: &str) {
+        if self.last_error.as_deref() != Some(why) {
             tracing::error!(
                 source = self.source,
                 error = why,
                 "discovery: the workers of this source stay what they were"
             );
-            self.trouble = Some(why.to_owned());
+            self.last_error = Some(why.to_owned());
         }
     }
 }
@@ -290,7 +293,7 @@ impl FlapDamper {
     }
 
     /// Updates the believed workers from the listed ones.
-    fn settle(&mut self, now: Moment, listed: &[(String, MoreWorker)]) -> Vec<MoreWorker> {
+    fn update(&mut self, now: Moment, listed: &[(String, MoreWorker)]) -> Vec<MoreWorker> {
         self.went.retain(|_, went| now.since(*went) < self.damping);
         if listed.is_empty() && !self.there.is_empty() {
             let since = *self.empty_since.get_or_insert(now);
@@ -371,13 +374,13 @@ mod tests {
     fn an_empty_list_is_believed_after_the_grace_and_a_shorter_one_at_once() {
         let mut damper = damper();
         assert_eq!(
-            names(damper.settle(at(0), &listed(&["a", "b"]))),
+            names(damper.update(at(0), &listed(&["a", "b"]))),
             ["a", "b"]
         );
-        assert_eq!(names(damper.settle(at(1), &listed(&["a"]))), ["a"]);
-        assert_eq!(names(damper.settle(at(2), &[])), ["a"]);
-        assert_eq!(names(damper.settle(at(61), &[])), ["a"]);
-        assert_eq!(names(damper.settle(at(62), &[])), Vec::<String>::new());
+        assert_eq!(names(damper.update(at(1), &listed(&["a"]))), ["a"]);
+        assert_eq!(names(damper.update(at(2), &[])), ["a"]);
+        assert_eq!(names(damper.update(at(61), &[])), ["a"]);
+        assert_eq!(names(damper.update(at(62), &[])), Vec::<String>::new());
     }
 
     #[test]
@@ -397,17 +400,17 @@ mod tests {
             r#"{"url":"http://h:2","weight":2}"#,
         ];
         for (second, entries) in [(0, &[a, old][..]), (1, &[a]), (2, &[a, old]), (3, &[a])] {
-            damper.settle(at(second), &list(entries));
+            damper.update(at(second), &list(entries));
         }
         assert_eq!(
-            names(damper.settle(at(4), &list(&[a]))),
+            names(damper.update(at(4), &list(&[a]))),
             [a, old],
             "it is held on to"
         );
-        assert_eq!(names(damper.settle(at(5), &list(&[a, new]))), [a, new]);
+        assert_eq!(names(damper.update(at(5), &list(&[a, new]))), [a, new]);
         // Two workers of one name stay two, so that validation reports them.
         assert_eq!(
-            names(damper.settle(at(6), &list(&[a, new, old]))),
+            names(damper.update(at(6), &list(&[a, new, old]))),
             [a, new, old]
         );
     }
@@ -417,22 +420,22 @@ mod tests {
     fn who_comes_and_goes_stays_until_it_has_been_missing_for_the_damping() {
         let mut damper = damper();
         let (with, without) = (listed(&["a", "b"]), listed(&["a"]));
-        damper.settle(at(0), &with);
+        damper.update(at(0), &with);
         assert_eq!(
-            names(damper.settle(at(1), &without)),
+            names(damper.update(at(1), &without)),
             ["a"],
             "the first time it is believed"
         );
         for second in 2..40 {
             let list = if second % 2 == 0 { &with } else { &without };
             assert_eq!(
-                names(damper.settle(at(second), list)),
+                names(damper.update(at(second), list)),
                 ["a", "b"],
                 "second {second}"
             );
         }
-        assert_eq!(names(damper.settle(at(41), &without)), ["a", "b"]);
-        assert_eq!(names(damper.settle(at(68), &without)), ["a", "b"]);
-        assert_eq!(names(damper.settle(at(71), &without)), ["a"]);
+        assert_eq!(names(damper.update(at(41), &without)), ["a", "b"]);
+        assert_eq!(names(damper.update(at(68), &without)), ["a", "b"]);
+        assert_eq!(names(damper.update(at(71), &without)), ["a"]);
     }
 }

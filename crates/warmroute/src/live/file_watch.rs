@@ -42,10 +42,10 @@ impl FileVersion {
 ///
 /// A change that panics leaves the current configuration: the new one is stored as the last step of
 /// a change, and a restarted task compares its source with that.
-pub(crate) async fn keep(live: Arc<LiveConfig>) {
+pub(crate) async fn follow_sources(live: Arc<LiveConfig>) {
     let mut tasks = JoinSet::new();
     let [file, signal, leases] = [(); 3].map(|()| Arc::clone(&live));
-    tasks.spawn(async move { supervise("config_file", || look(&file)).await });
+    tasks.spawn(async move { supervise("config_file", || watch_file(&file)).await });
     tasks.spawn(async move { signals(&signal).await });
     tasks.spawn(async move { supervise("leases", || end_leases(&leases)).await });
     discovered::follow(&live, &mut tasks);
@@ -62,7 +62,7 @@ async fn end_leases(live: &Arc<LiveConfig>) {
     }
 }
 
-async fn look(live: &Arc<LiveConfig>) {
+async fn watch_file(live: &Arc<LiveConfig>) {
     let path = live.state.lock().sources.path().cloned();
     let Some(path) = path else { return };
     let mut seen = FileVersion::of(&path);

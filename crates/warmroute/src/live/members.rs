@@ -31,7 +31,7 @@ pub(super) struct MemberTable {
     found: BTreeMap<String, Vec<MoreWorker>>,
     /// Names of workers that operators added and removed again.
     #[serde(skip)]
-    gone: BTreeSet<String>,
+    removed: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -120,7 +120,7 @@ impl MemberTable {
             )]));
         }
         entry.insert("name".to_owned(), name.as_str().into());
-        self.gone.remove(&name);
+        self.removed.remove(&name);
         let lease = lease_ttl.map(|ttl: Duration| MemberLease { until: now + ttl });
         self.named.insert(
             name.clone(),
@@ -139,8 +139,8 @@ impl MemberTable {
             if member.instead && self.left_out.len() < MOST {
                 self.left_out.insert(name.to_owned());
             }
-            if self.gone.len() < MOST {
-                self.gone.insert(name.to_owned());
+            if self.removed.len() < MOST {
+                self.removed.insert(name.to_owned());
             }
             return true;
         }
@@ -148,7 +148,7 @@ impl MemberTable {
             self.left_out.insert(name.to_owned());
             return true;
         }
-        self.left_out.contains(name) || self.gone.contains(name)
+        self.left_out.contains(name) || self.removed.contains(name)
     }
 
     /// Sets the workers of a discovery source. Workers added by operators take precedence.
@@ -157,12 +157,12 @@ impl MemberTable {
     }
 
     /// Takes the discovered workers of `other`.
-    pub(super) fn keep_found_of(&mut self, other: &Self) {
+    pub(super) fn copy_discovered(&mut self, other: &Self) {
         self.found.clone_from(&other.found);
     }
 
     /// Takes the leases of `other`: they were renewed since.
-    pub(super) fn keep_leases_of(&mut self, other: &Self) {
+    pub(super) fn copy_leases(&mut self, other: &Self) {
         for (name, member) in &mut self.named {
             if let Some(now) = other.named.get(name) {
                 member.lease = now.lease;
@@ -193,8 +193,8 @@ impl MemberTable {
         for name in over {
             tracing::info!(worker = name, "its lease was not renewed: taken out");
             self.named.remove(&name);
-            if self.gone.len() < MOST {
-                self.gone.insert(name);
+            if self.removed.len() < MOST {
+                self.removed.insert(name);
             }
         }
     }

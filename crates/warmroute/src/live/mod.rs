@@ -38,7 +38,7 @@ use response_cache::ResponseCache;
 use routing::Router;
 use tokio::sync::watch;
 
-pub(crate) use self::{file_watch::keep, sources::SourceTexts};
+pub(crate) use self::{file_watch::follow_sources, sources::SourceTexts};
 use self::{history::ConfigHistory, members::MemberTable};
 use crate::{from_settings, logging, settings};
 
@@ -63,7 +63,7 @@ pub(crate) struct LiveConfig {
     state: Mutex<LiveState>,
     reloads: Family<ChangeOutcome, Counter>,
     /// Number of discovery sources that have answered once.
-    heard: watch::Sender<usize>,
+    answered_sources: watch::Sender<usize>,
     /// Whether the configuration on disk was refused or is missing.
     refused: AtomicBool,
 }
@@ -88,7 +88,7 @@ struct ChangeOutcome {
 }
 
 /// Delay before a refused configuration is retried.
-const TRY_AGAIN: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 const APPLIED: ChangeOutcome = ChangeOutcome { result: "applied" };
 const REJECTED: ChangeOutcome = ChangeOutcome { result: "rejected" };
@@ -126,7 +126,7 @@ impl LiveConfig {
             started: settings,
             state: Mutex::new(LiveState { sources, history }),
             reloads,
-            heard: watch::Sender::new(0),
+            answered_sources: watch::Sender::new(0),
             refused: AtomicBool::new(false),
         })
     }
@@ -186,12 +186,12 @@ impl LiveConfig {
         if !reloaded.problems.is_empty() {
             return Err(WorkerRejection::Problems(reloaded.problems));
         }
-        self.keep_members(state);
+        self.save_members(state);
         Ok(changed)
     }
 
     /// Writes workers added and removed by operators to the state file, for the next start.
-    fn keep_members(&self, state: &LiveState) {
+    fn save_members(&self, state: &LiveState) {
         let Some(path) = &self.started.discovery.state_file else {
             return;
         };
@@ -309,9 +309,11 @@ impl LiveConfig {
     pub(crate) async fn first_found(&self) {
         let discovery = &self.started.discovery;
         let sources = usize::from(discovery.file.is_some()) + discovery.dns.len();
-        let mut heard = self.heard.subscribe();
+        let mut answered_sources = self.answered_sources.subscribe();
         // The sender lives as long as `self`.
-        let _ = heard.wait_for(|heard| *heard >= sources).await;
+        let _ = answered_sources
+            .wait_for(|answered_sources| *answered_sources >= sources)
+            .await;
     }
 
     /// Removes workers with expired leases. Leases use run time: while the process is suspended no
@@ -330,18 +332,18 @@ impl LiveConfig {
                     .lock()
                     .sources
                     .members_mut()
-                    .extend_leases(now, now + TRY_AGAIN);
+                    .extend_leases(now, now + RETRY_INTERVAL);
             }
         }
     }
 
     /// Applies the workers of a discovery source.
     fn found(&self, source: &str, workers: Vec<config::MoreWorker>) -> Result<(), Vec<Problem>> {
-        let taken = self.change_members("discovery", |members, _| {
+        let applied = self.change_members("discovery", |members, _| {
             members.found(source, workers);
             Ok(())
         });
-        match taken {
+        match applied {
             Err(WorkerRejection::Problems(problems)) => Err(problems),
             _ => Ok(()),
         }
@@ -361,14 +363,14 @@ impl Control for LiveConfig {
         let state = &mut *self.state.lock();
         let mut sources = state.history.sources_of(id)?;
         // Workers discovered meanwhile are not part of the configuration.
-        sources.members_mut().keep_found_of(state.sources.members());
         sources
             .members_mut()
-            .keep_leases_of(state.sources.members());
+            .copy_discovered(state.sources.members());
+        sources.members_mut().copy_leases(state.sources.members());
         let settings = sources.settings();
         let reloaded = self.take(state, sources, settings, "admin");
         if reloaded.applied {
-            self.keep_members(state);
+            self.save_members(state);
         }
         Some(reloaded)
     }

@@ -102,7 +102,7 @@ pub(super) fn read(text: &str) -> Result<RecordedTrace, UnplayableLog> {
         .iter()
         .filter(|request| request.reply_tokens.is_none())
         .count();
-    figures.tell(&mut recorded);
+    figures.write_to(&mut recorded);
     Ok(RecordedTrace {
         lines: lines(&requests),
         block_size,
@@ -192,7 +192,7 @@ impl RequestSums {
         }
     }
 
-    fn tell(&self, recorded: &mut RecordedResults) {
+    fn write_to(&self, recorded: &mut RecordedResults) {
         recorded.token_hit_ratio =
             (self.of_tokens > 0).then(|| self.cached_tokens as f64 / self.of_tokens as f64);
         recorded.ttft_mean_ms =

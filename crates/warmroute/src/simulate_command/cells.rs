@@ -30,16 +30,16 @@ pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
         for _ in 0..threads {
             let (done, next) = (done.clone(), &next);
             scope.spawn(move || {
-                while let Some((place, cell)) = take(next, cells) {
-                    if done.send((place, simulate::run(trace, cell))).is_err() {
+                while let Some((index, cell)) = take(next, cells) {
+                    if done.send((index, simulate::run(trace, cell))).is_err() {
                         break;
                     }
                 }
             });
         }
         drop(done);
-        for (count, (place, report)) in inbox.iter().enumerate() {
-            reports[place] = Some(report);
+        for (count, (index, report)) in inbox.iter().enumerate() {
+            reports[index] = Some(report);
             progress.show(count + 1);
         }
     });
@@ -49,8 +49,8 @@ pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
 
 /// Returns the next cell that no thread has taken.
 fn take<'a>(next: &AtomicUsize, cells: &'a [Cell]) -> Option<(usize, &'a Cell)> {
-    let place = next.fetch_add(1, Ordering::Relaxed);
-    cells.get(place).map(|cell| (place, cell))
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    cells.get(index).map(|cell| (index, cell))
 }
 
 /// Width of the bar, in characters.

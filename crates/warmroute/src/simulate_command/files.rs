@@ -48,7 +48,7 @@ impl ReportOutput {
             Self::Json(path) => write(path, &(json(report) + "\n")),
             Self::Html(path) => write(path, &html::page(report)),
             Self::Folder(path) => {
-                fs::create_dir_all(path).map_err(|error| told(path, &error))?;
+                fs::create_dir_all(path).map_err(|error| write_error(path, &error))?;
                 Self::Json(path.join("report.json")).write(report)?;
                 Self::Html(path.join("report.html")).write(report)
             }
@@ -63,10 +63,10 @@ pub(super) fn json(report: &SimulationReport) -> String {
 
 /// Writes a file; returns an error message if that fails.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| told(path, &error))
+    fs::write(path, text).map_err(|error| write_error(path, &error))
 }
 
-fn told(path: &Path, error: &io::Error) -> String {
+fn write_error(path: &Path, error: &io::Error) -> String {
     format!("{} cannot be written: {error}", path.display())
 }
 

@@ -36,7 +36,7 @@ fn served(text: &str) -> Vec<ServedRequest> {
             let next = engines.len();
             Some(ServedRequest {
                 engine: *engines.entry(winner.clone()).or_insert(next),
-                sent_ms: arrival_ms + line.kept_ms(),
+                sent_ms: arrival_ms + line.total_ms(),
                 // The time depends on the cached tokens, so it counts only if their number is
                 // known.
                 first_token_ms: outcome

@@ -27,7 +27,7 @@ pub(super) fn of(report: &SimulationReport) -> String {
     rows.extend(report.cells.iter().map(row));
     let widths = [0; COLUMNS.len()];
     let widths = rows.iter().fold(widths, |widths, row| {
-        std::array::from_fn(|place| row[place].len().max(widths[place]))
+        std::array::from_fn(|column| row[column].len().max(widths[column]))
     });
     for row in &rows {
         let mut line = format!("{:<width$}", row[0], width = widths[0]);

@@ -175,18 +175,18 @@ mod tests {
             ("hold_above", "queue.hold_above"),
             ("routing.temprature", "routing.temperature"),
         ] {
-            let said = with(&[(key, "1")]).unwrap_err();
+            let error = with(&[(key, "1")]).unwrap_err();
             assert_eq!(
-                said,
+                error,
                 format!("--set: {key}: no key that the simulator goes by; did you mean `{near}`?")
             );
         }
-        let said =
+        let error =
             with(&[("server.listen", "127.0.0.1:1"), ("logging.level", "info")]).unwrap_err();
-        assert_eq!(said.lines().count(), 2, "{said}");
+        assert_eq!(error.lines().count(), 2, "{error}");
         assert!(
-            said.contains("expected one of routing.overlap_weight, "),
-            "{said}"
+            error.contains("expected one of routing.overlap_weight, "),
+            "{error}"
         );
     }
 }

@@ -24,38 +24,39 @@ pub(super) struct BoundListeners {
     pub(super) admin: Arc<Listener>,
     pub(super) probe: Option<ListenAddr>,
     /// Whether a running process gave some of them.
-    pub(super) taken: bool,
+    pub(super) is_takeover: bool,
 }
 
 /// Binds the addresses in the settings.
 pub(super) async fn bind(
     settings: &Settings,
-    mut given: Option<&mut InheritedSockets>,
+    mut inherited: Option<&mut InheritedSockets>,
 ) -> Result<BoundListeners, StartError> {
-    let taken = given.is_some();
+    let is_takeover = inherited.is_some();
     let (server, admin) = (&settings.server, &settings.admin);
     let (server_tls, admin_tls) = (
         identity(server.tls.as_ref())?,
         identity(admin.tls.as_ref())?,
     );
     let mut data = Vec::new();
-    let places = server
+    let more_addresses = server
         .also_listen
         .iter()
-        .map(|place| address(place).chosen_by("server.also_listen"));
-    for place in std::iter::once(address(&server.listen).chosen_by("--port")).chain(places) {
+        .map(|listen| address(listen).chosen_by("server.also_listen"));
+    for listen in std::iter::once(address(&server.listen).chosen_by("--port")).chain(more_addresses)
+    {
         data.push(
             open(
                 SocketPurpose::Data,
-                &place,
-                given.as_deref_mut(),
+                &listen,
+                inherited.as_deref_mut(),
                 server_tls.as_ref(),
             )
             .await?,
         );
     }
-    let place = address(&admin.listen).chosen_by("--admin-listen");
-    let admin = open(SocketPurpose::Admin, &place, given, admin_tls.as_ref()).await?;
+    let listen = address(&admin.listen).chosen_by("--admin-listen");
+    let admin = open(SocketPurpose::Admin, &listen, inherited, admin_tls.as_ref()).await?;
     let mut data = data.into_iter();
     // There is always a first one.
     let Some(first) = data.next() else {
@@ -67,18 +68,18 @@ pub(super) async fn bind(
         probe: server
             .probe_listen
             .as_ref()
-            .map(|place| address(place).chosen_by("server.probe_listen")),
-        taken,
+            .map(|listen| address(listen).chosen_by("server.probe_listen")),
+        is_takeover,
     })
 }
 
 async fn open(
-    door: SocketPurpose,
+    purpose: SocketPurpose,
     wanted: &ListenAddr,
-    given: Option<&mut InheritedSockets>,
+    inherited: Option<&mut InheritedSockets>,
     tls: Option<&Arc<TlsIdentity>>,
 ) -> Result<Arc<Listener>, StartError> {
-    let listener = match given.and_then(|given| given.listener(door, wanted)) {
+    let listener = match inherited.and_then(|inherited| inherited.listener(purpose, wanted)) {
         Some(Ok(listener)) => listener,
         Some(Err(error)) => {
             return Err(TakeoverError::new(format!(
@@ -91,18 +92,18 @@ async fn open(
     Ok(Arc::new(encrypted(listener, tls)))
 }
 
-/// Answers probes at `place`. Right after a takeover (`taken`) the other process may hold this
+/// Answers probes at `listen`. Right after a takeover (`is_takeover`) the other process may hold this
 /// address for a moment.
 pub(super) async fn probes(
     gateway: &CurrentGateway,
-    place: &ListenAddr,
+    listen: &ListenAddr,
     phases: watch::Receiver<ListenerPhase>,
-    taken: bool,
+    is_takeover: bool,
 ) -> Result<ProbeListener, ProbeListenerError> {
     let trying = async {
         loop {
-            match ProbeListener::start(gateway.current(), place.clone(), phases.clone()).await {
-                Err(ProbeListenerError::Listen(ListenError::Taken { .. })) if taken => {
+            match ProbeListener::start(gateway.current(), listen.clone(), phases.clone()).await {
+                Err(ProbeListenerError::Listen(ListenError::Taken { .. })) if is_takeover => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 started => return started,
@@ -111,6 +112,6 @@ pub(super) async fn probes(
     };
     match tokio::time::timeout(LET_GO, trying).await {
         Ok(started) => started,
-        Err(_) => ProbeListener::start(gateway.current(), place.clone(), phases).await,
+        Err(_) => ProbeListener::start(gateway.current(), listen.clone(), phases).await,
     }
 }
