@@ -17,7 +17,7 @@ impl Router {
     /// Puts a job into the queue; `None`: the queue is full.
     pub(crate) fn enqueue(&self, now: Moment, job: &Job<'_>, terms: WaitTerms) -> Option<Ticket> {
         let settings = self.settings.load();
-        let terms = OrderTerms {
+        let order_terms = OrderTerms {
             priority: job.overrides.priority,
             tenant_virtual_ms: 0.0,
             since: now - terms.budget.waited,
@@ -26,7 +26,7 @@ impl Router {
         };
         let entrant = QueueEntry {
             job: self.queued_job(job),
-            terms,
+            terms: order_terms,
             minds_backlog: terms.minds_backlog,
             caller_bytes: terms.budget.bytes,
             winner: terms.winner,

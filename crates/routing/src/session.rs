@@ -67,7 +67,7 @@ impl SessionTable {
         let is_before = |position, binding: &SessionBinding| {
             binding
                 .rest
-                .is_some_and(|rest| growth.has_behind(position, rest))
+                .is_some_and(|rest| growth.has_tail_after(position, rest))
         };
         growth
             .lookup_keys()

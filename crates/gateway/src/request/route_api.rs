@@ -371,8 +371,8 @@ impl<'a> DryRunRequest<'a> {
             at_unix_ms: gateway.clock().unix_ms(),
             request_id,
             route: ROUTE,
-            verdict: RouterAnswer::Decided(Box::new(decision)),
-            hold: QueueWait::default(),
+            answer: RouterAnswer::Decided(Box::new(decision)),
+            queue_wait: QueueWait::default(),
             timing,
         };
         let about = RequestFacts::of(
