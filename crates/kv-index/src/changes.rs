@@ -79,14 +79,20 @@ impl ChangeFeed {
     ///
     /// Some changes were lost. The next call continues after them.
     pub fn take(&mut self, most: usize) -> Result<Vec<Arc<BlockChange>>, LaggedError> {
-        let kept = self.feed.retained.lock();
-        if self.next < kept.first {
-            let lost = kept.first - self.next;
-            self.next = kept.first;
+        let retained = self.feed.retained.lock();
+        if self.next < retained.first {
+            let lost = retained.first - self.next;
+            self.next = retained.first;
             return Err(LaggedError { lost });
         }
-        let from = usize::try_from(self.next - kept.first).unwrap_or(usize::MAX);
-        let taken: Vec<_> = kept.changes.iter().skip(from).take(most).cloned().collect();
+        let from = usize::try_from(self.next - retained.first).unwrap_or(usize::MAX);
+        let taken: Vec<_> = retained
+            .changes
+            .iter()
+            .skip(from)
+            .take(most)
+            .cloned()
+            .collect();
         self.next += taken.len() as u64;
         Ok(taken)
     }
@@ -95,10 +101,10 @@ impl ChangeFeed {
 impl Drop for ChangeFeed {
     fn drop(&mut self) {
         if self.feed.followers.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let mut kept = self.feed.retained.lock();
-            kept.first += kept.changes.len() as u64;
-            kept.changes = VecDeque::new();
-            kept.bytes = 0;
+            let mut retained = self.feed.retained.lock();
+            retained.first += retained.changes.len() as u64;
+            retained.changes = VecDeque::new();
+            retained.bytes = 0;
         }
     }
 }
@@ -134,10 +140,10 @@ impl ChangeLog {
     /// Subscribes from now on. Called with the index's lock held, so that no change is half inside.
     pub(crate) fn subscribe(self: &Arc<Self>) -> ChangeFeed {
         self.followers.fetch_add(1, Ordering::Relaxed);
-        let kept = self.retained.lock();
+        let retained = self.retained.lock();
         ChangeFeed {
             feed: Arc::clone(self),
-            next: kept.first + kept.changes.len() as u64,
+            next: retained.first + retained.changes.len() as u64,
         }
     }
 
@@ -147,14 +153,14 @@ impl ChangeLog {
     }
 
     pub(crate) fn push(&self, change: BlockChange) {
-        let mut kept = self.retained.lock();
-        kept.bytes += size(&change);
-        kept.changes.push_back(Arc::new(change));
-        while kept.bytes > MOST_BYTES
-            && let Some(oldest) = kept.changes.pop_front()
+        let mut retained = self.retained.lock();
+        retained.bytes += size(&change);
+        retained.changes.push_back(Arc::new(change));
+        while retained.bytes > MOST_BYTES
+            && let Some(oldest) = retained.changes.pop_front()
         {
-            kept.bytes -= size(&oldest);
-            kept.first += 1;
+            retained.bytes -= size(&oldest);
+            retained.first += 1;
         }
     }
 }

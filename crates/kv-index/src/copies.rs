@@ -89,23 +89,28 @@ impl Copies {
         self.confirm(key);
     }
 
-    /// Counts copies for blocks that were stored; those in `held` were held before, so they are
+    /// Counts copies for blocks that were stored; those in `resident_ranges` were there before, so they are
     /// copies, or repetitions as long as `repeats`: it ends with the first block that was not held.
-    pub(crate) fn store(&mut self, blocks: BlockRange, held: &[(u32, u32)], repeats: &mut bool) {
+    pub(crate) fn store(
+        &mut self,
+        blocks: BlockRange,
+        resident_ranges: &[(u32, u32)],
+        repeats: &mut bool,
+    ) {
         let run = blocks.run;
         let mut next = blocks.start;
-        for (start, end) in held.iter().copied() {
+        for (start, end) in resident_ranges.iter().copied() {
             *repeats &= start == next;
             next = end;
             if *repeats && self.is_empty() {
                 continue;
             }
             for at in start..end {
-                let spot = BlockRef { run, at };
+                let block_ref = BlockRef { run, at };
                 if *repeats {
-                    self.confirm(spot)
+                    self.confirm(block_ref)
                 } else {
-                    self.add(spot)
+                    self.add(block_ref)
                 }
             }
         }
@@ -131,8 +136,8 @@ impl Copies {
     }
 
     /// Takes one copy of a block that has several; the credit of the others is unbacked from now
-    /// on. `held`: blocks on the target's device. Returns whether there were several.
-    pub(crate) fn take(&mut self, key: BlockRef, held: u64) -> bool {
+    /// on. `device_blocks`: blocks on the target's device. Returns whether there were several.
+    pub(crate) fn take(&mut self, key: BlockRef, device_blocks: u64) -> bool {
         let Some(counted) = self
             .counted
             .get_mut(&key)
@@ -144,7 +149,7 @@ impl Copies {
         self.spares -= 1;
         let lapses = self
             .removals
-            .saturating_add(held)
+            .saturating_add(device_blocks)
             .saturating_add(self.spares);
         if let Some(earlier) = counted.trust.replace(UnbackedCredit { lapses }) {
             self.lapses.remove(&(earlier.lapses, key));
@@ -174,7 +179,7 @@ impl Copies {
     }
 
     /// Drops the counts of a run that the target does not hold any more.
-    pub(crate) fn leave_run(&mut self, run: u32) {
+    pub(crate) fn remove_run(&mut self, run: u32) {
         let blocks: Vec<_> = self
             .counted
             .keys()
@@ -185,7 +190,7 @@ impl Copies {
     }
 
     /// Drops the count of a block that the target does not hold any more.
-    pub(crate) fn leave(&mut self, key: BlockRef) {
+    pub(crate) fn discard(&mut self, key: BlockRef) {
         self.forget(key);
     }
 
@@ -236,7 +241,7 @@ mod tests {
             copies.add(key(number));
             assert!(copies.take(key(number), 1));
         }
-        copies.leave(key(0));
+        copies.discard(key(0));
         copies.confirm(key(1));
         for _ in 0..100 {
             copies.record_removals(1);

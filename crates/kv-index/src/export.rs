@@ -30,7 +30,7 @@ pub struct ExportCursor {
     /// Runs below this number are exported.
     next: u32,
     /// Exported runs, a bit each.
-    told: Vec<u64>,
+    exported: Vec<u64>,
     /// Stack of runs: the one being exported is last, behind those that wait for it. Never longer
     /// than the number of runs.
     waiting: Vec<u32>,
@@ -44,7 +44,7 @@ impl ExportCursor {
     pub(crate) fn next(&mut self, runs: u32, parent: impl Fn(u32) -> Option<u32>) -> Option<u32> {
         loop {
             let Some(&last) = self.waiting.last() else {
-                while self.is_told(self.next) {
+                while self.is_exported(self.next) {
                     self.next += 1;
                 }
                 if self.next >= runs {
@@ -53,7 +53,7 @@ impl ExportCursor {
                 self.await_run(self.next);
                 continue;
             };
-            match parent(last).filter(|parent| !self.is_told(*parent)) {
+            match parent(last).filter(|parent| !self.is_exported(*parent)) {
                 Some(parent) => self.await_run(parent),
                 None => return Some(last),
             }
@@ -66,13 +66,17 @@ impl ExportCursor {
             return;
         };
         let (word, bit) = (run as usize / 64, run % 64);
-        if self.told.len() <= word {
-            self.told.resize(word + 1, 0);
+        if self.exported.len() <= word {
+            self.exported.resize(word + 1, 0);
         }
-        self.told[word] |= 1 << bit;
+        self.exported[word] |= 1 << bit;
         self.at = 0;
         // Numbers are reused between two steps: a run that is on the stack twice is exported once.
-        while self.waiting.last().is_some_and(|run| self.is_told(*run)) {
+        while self
+            .waiting
+            .last()
+            .is_some_and(|run| self.is_exported(*run))
+        {
             self.waiting.pop();
         }
     }
@@ -82,8 +86,8 @@ impl ExportCursor {
         self.at = 0;
     }
 
-    fn is_told(&self, run: u32) -> bool {
-        self.told
+    fn is_exported(&self, run: u32) -> bool {
+        self.exported
             .get(run as usize / 64)
             .is_some_and(|word| word & (1 << (run % 64)) != 0)
     }

@@ -96,23 +96,23 @@ impl KvIndex {
     /// target that changes its model loses its blocks.
     pub fn register(&self, target: Target, model: Arc<str>) {
         // During the clear it serves no model, so that no store of the old one comes in between.
-        if self.with(|books, _| books.unregister_other(target, &model)) {
+        if self.with(|state, _| state.unregister_other(target, &model)) {
             self.clear(target);
         }
-        self.with(|books, core| books.register(core, target, model));
+        self.with(|state, core| state.register(core, target, model));
     }
 
     /// Applies one update of a target's stream.
     pub fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
         match update {
             IndexUpdate::Stored(stored) => {
-                self.with(|books, core| books.store(core, target, stored))
+                self.with(|state, core| state.store(core, target, stored))
             }
             IndexUpdate::Removed(removed) => {
-                self.with(|books, core| books.remove(core, target, removed))
+                self.with(|state, core| state.remove(core, target, removed))
             }
             IndexUpdate::Named(named) => {
-                self.with(|books, core| books.store_named(core, target, named))
+                self.with(|state, core| state.store_named(core, target, named))
             }
             IndexUpdate::Cleared => self.clear_tier(target, Tier::Device),
             IndexUpdate::ClearedTier(tier) => self.clear_tier(target, *tier),
@@ -147,7 +147,7 @@ impl KvIndex {
             hashes: hashes.to_vec(),
             tier,
         };
-        self.with(|books, core| books.store_hashes(core, target, blocks))
+        self.with(|state, core| state.store_hashes(core, target, blocks))
     }
 
     /// Removes blocks named by their plain rolling hashes from one tier.
@@ -158,8 +158,8 @@ impl KvIndex {
         hashes: &[SequenceHash],
         tier: Tier,
     ) -> UpdateOutcome {
-        self.with(|books, core| {
-            books.remove_hashes(core, target, self.namespace_key(namespace).0, hashes, tier)
+        self.with(|state, core| {
+            state.remove_hashes(core, target, self.namespace_key(namespace).0, hashes, tier)
         })
     }
 
@@ -176,7 +176,7 @@ impl KvIndex {
     /// once, credit without backing ends, and until the target is cleared its speculative entries
     /// live for [`IndexSettings::unconfirmed_ttl`].
     pub fn mark_loss(&self, target: Target) {
-        self.with(|books, core| books.mark_loss(core, target));
+        self.with(|state, core| state.mark_loss(core, target));
     }
 
     /// Sets whether a target is credited with its announced blocks; by default it is.
@@ -187,7 +187,7 @@ impl KvIndex {
     /// trusted again. At that moment the predictions are dropped, as they are when the target is
     /// cleared: a cache reported as empty is not expected to hold anything.
     pub fn trust(&self, target: Target, trusted: bool) {
-        if self.with(|books, core| books.trust(core, target, trusted)) {
+        if self.with(|state, core| state.trust(core, target, trusted)) {
             // Beside the announced blocks, they would outlast the removals.
             self.step_by_step(target, &ClearScope::Promises);
         }
@@ -208,7 +208,7 @@ impl KvIndex {
     /// returns.
     pub fn retire(&self, target: Target) {
         self.labels.clear(target, None);
-        if !self.with(|books, core| books.retire(core, target)) {
+        if !self.with(|state, core| state.retire(core, target)) {
             self.step_by_step(target, &ClearScope::All);
         }
     }
@@ -217,11 +217,11 @@ impl KvIndex {
     /// [`KvIndex::retire`].
     pub fn retire_worker(&self, worker: WorkerId) {
         self.labels.remove_worker(worker);
-        self.with(|books, core| {
-            books
+        self.with(|state, core| {
+            state
                 .ranks(worker)
                 .into_iter()
-                .for_each(|target| books.forget(core, target))
+                .for_each(|target| state.forget(core, target))
         });
     }
 
@@ -241,7 +241,7 @@ impl KvIndex {
     fn step_by_step(&self, target: Target, what: &ClearScope) {
         let mut next = Some(0);
         while let Some(from) = next {
-            next = self.with(|books, core| books.clear(core, target, what, from));
+            next = self.with(|state, core| state.clear(core, target, what, from));
         }
     }
 }
@@ -250,7 +250,7 @@ impl KvIndex {
 impl KvIndex {
     /// Panics if the writer's state contradicts itself or the structure.
     pub(crate) fn check(&self) {
-        self.with(|books, core| books.check(core));
+        self.with(|state, core| state.check(core));
     }
 }
 

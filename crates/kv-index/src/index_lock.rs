@@ -14,8 +14,8 @@ use crate::{atomic::Mutex, lookup::SharedIndex, state::IndexState};
 pub(crate) struct IndexLock(Mutex<IndexState>);
 
 impl IndexLock {
-    pub(crate) fn new(books: IndexState) -> Self {
-        Self(Mutex::new(books))
+    pub(crate) fn new(state: IndexState) -> Self {
+        Self(Mutex::new(state))
     }
 
     /// Runs a function on the state; does nothing after a panic.
@@ -24,12 +24,12 @@ impl IndexLock {
         core: &SharedIndex,
         act: impl FnOnce(&mut IndexState, &SharedIndex) -> R,
     ) -> R {
-        let mut books = self.0.lock();
+        let mut state = self.0.lock();
         if core.heads.abandoned() {
             return R::default();
         }
         let unfinished = PanicGuard(core);
-        let done = act(&mut books, core);
+        let done = act(&mut state, core);
         mem::forget(unfinished);
         done
     }

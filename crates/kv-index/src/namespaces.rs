@@ -63,7 +63,7 @@ impl NamespaceTable {
     pub(crate) fn get(&self, id: NamespaceId) -> &NamespaceEntry {
         self.slots[id.0 as usize]
             .as_ref()
-            .expect("whoever has the number keeps the namespace in use")
+            .expect("a number in use belongs to a namespace in use")
     }
 
     /// Returns a namespace in use in the form that runs use.
@@ -76,7 +76,7 @@ impl NamespaceTable {
     pub(crate) fn enter(&mut self, namespace: &Namespace) -> RunNamespace {
         let id = match self.find(namespace) {
             Some(id) => {
-                self.keep(id);
+                self.add_use(id);
                 id
             }
             None => self.add(namespace),
@@ -112,15 +112,15 @@ impl NamespaceTable {
     }
 
     /// Adds one use.
-    pub(crate) fn keep(&mut self, id: NamespaceId) {
+    pub(crate) fn add_use(&mut self, id: NamespaceId) {
         self.slots[id.0 as usize]
             .as_mut()
-            .expect("only namespaces in use are kept")
+            .expect("only a namespace in use gets another use")
             .uses += 1;
     }
 
     /// Removes one use; the last one ends the namespace.
-    pub(crate) fn leave(&mut self, id: NamespaceId) {
+    pub(crate) fn release(&mut self, id: NamespaceId) {
         let slot = &mut self.slots[id.0 as usize];
         let space = slot.as_mut().expect("as many uses end as began");
         space.uses -= 1;

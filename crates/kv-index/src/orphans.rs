@@ -56,7 +56,7 @@ impl Orphans {
 
     /// Adds the blocks that a target stored behind an unannounced parent. Ignores blocks without a
     /// parent, or with different numbers of tokens and blocks.
-    pub(crate) fn keep(&mut self, slot: u32, late: OrphanBlocks) {
+    pub(crate) fn insert(&mut self, slot: u32, late: OrphanBlocks) {
         let Some(count) = u32::try_from(late.len()).ok().filter(|_| late.is_sound()) else {
             return;
         };
@@ -139,13 +139,13 @@ impl Orphans {
         };
         let key = |entry: &ByNumber| (entry.slot, entry.number, entry.numbers, entry.tier);
         let alike = |entry: &&ByNumber| key(entry) == key(&first);
-        let gone: Vec<_> = self
+        let removed: Vec<_> = self
             .by_number
             .range(first..)
             .take_while(alike)
             .copied()
             .collect();
-        for entry in &gone {
+        for entry in &removed {
             self.by_number.remove(entry);
             let ByNumber { store, at, .. } = *entry;
             let Some(waiting) = self.stores.get(&store) else {
@@ -165,7 +165,7 @@ impl Orphans {
             self.free_if_done(store);
         }
         self.stay_bounded();
-        !gone.is_empty()
+        !removed.is_empty()
     }
 
     /// Drops all waiting blocks of a target.

@@ -147,20 +147,20 @@ impl IndexLoad {
     }
 
     /// The query with this number, of this kind.
-    pub(crate) fn query(&self, number: u64, asked: QueryKind) -> Query {
+    pub(crate) fn query(&self, number: u64, kind: QueryKind) -> Query {
         let mut dice = SplitMix64::new(!number);
         let known = dice.roll() % self.conversations;
-        let mut asked_tokens = self.tokens(known);
+        let mut query_tokens = self.tokens(known);
         let system = self.system_prompts[self.system_prompt(known)].len();
-        let best = match asked {
-            QueryKind::Whole => asked_tokens.len(),
-            QueryKind::Diverging => dice.within(system, asked_tokens.len() - 1),
+        let best = match kind {
+            QueryKind::Whole => query_tokens.len(),
+            QueryKind::Diverging => dice.within(system, query_tokens.len() - 1),
             QueryKind::SystemPrompt => system,
         };
         let others = tokens(u64::MAX / 2 - number, 0..self.shape.depth);
-        asked_tokens[best..].copy_from_slice(&others[best..]);
+        query_tokens[best..].copy_from_slice(&others[best..]);
         Query {
-            chain: chain(&asked_tokens),
+            chain: chain(&query_tokens),
             best: u32::try_from(best).expect("short prompts"),
         }
     }

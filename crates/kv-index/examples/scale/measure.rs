@@ -38,7 +38,7 @@ pub(crate) fn measure(load: &IndexLoad, before: u64) -> IndexMeasurement {
     let stats = load.index.stats();
     let grown = used().saturating_sub(before);
     let count = (HASHES / load.shape.depth as usize).clamp(300, 30_000);
-    let queries = Queries::draw(load, count);
+    let queries = Queries::generate(load, count);
     let space = load.index.namespace_key(&load.namespace);
     let mut matches = Matches::default();
     let mut native = latencies(&queries, |chain| {
@@ -77,7 +77,7 @@ struct Queries {
 }
 
 impl Queries {
-    fn draw(load: &IndexLoad, count: usize) -> Self {
+    fn generate(load: &IndexLoad, count: usize) -> Self {
         let depth = load.shape.depth as usize;
         let mut all = Self {
             hashes: Vec::with_capacity(depth * count),
@@ -85,12 +85,12 @@ impl Queries {
             best: Vec::with_capacity(count),
         };
         for number in 0..count {
-            let asked = [
+            let kind = [
                 QueryKind::Whole,
                 QueryKind::Diverging,
                 QueryKind::SystemPrompt,
             ][number % 3];
-            let Query { chain, best } = load.query(number as u64, asked);
+            let Query { chain, best } = load.query(number as u64, kind);
             all.hashes.extend(chain);
             all.best.push(best);
         }
@@ -106,14 +106,14 @@ impl Queries {
 
 /// Nanoseconds of each lookup, those of reading the clock among them.
 #[expect(clippy::disallowed_methods, reason = "it measures")]
-fn latencies(queries: &Queries, mut look: impl FnMut(&[SequenceHash]) -> u32) -> Vec<u64> {
+fn latencies(queries: &Queries, mut look_up: impl FnMut(&[SequenceHash]) -> u32) -> Vec<u64> {
     let mut all = Vec::with_capacity(queries.best.len() * ROUNDS);
     for round in 0..=ROUNDS {
         for (chain, best) in queries.iter() {
             // A prompt has just been hashed when it is looked up.
             black_box(chain.iter().fold(0, |all, hash| all ^ hash.0));
             let started = Instant::now();
-            let found = look(chain);
+            let found = look_up(chain);
             let took = started.elapsed();
             assert_eq!(
                 found, best,

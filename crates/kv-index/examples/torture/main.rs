@@ -28,9 +28,9 @@ use std::{
 use flags::ExampleFlags;
 use oracle::{
     random::SplitMix64,
-    readers::{Length, ReaderTally, race},
+    readers::{Length, ReaderCounts, race},
     reduce::report,
-    setup::{Setup, TrialTally},
+    setup::{Setup, TrialCounts},
     trial::Trial,
 };
 
@@ -42,9 +42,9 @@ fn main() -> ExitCode {
     let [ops, seed, readers] = ["--ops", "--seed", "--readers"].map(|name| flags.number(name));
     println!("seed {seed}");
     // A panic of the index is a difference like others, and comes again whenever fewer steps are tried: once is enough.
-    let (told, tell) = (AtomicBool::new(false), panic::take_hook());
+    let (reported, tell) = (AtomicBool::new(false), panic::take_hook());
     panic::set_hook(Box::new(move |panic| {
-        if !told.swap(true, Ordering::Relaxed) {
+        if !reported.swap(true, Ordering::Relaxed) {
             tell(panic);
         }
     }));
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 #[expect(clippy::disallowed_methods, reason = "it measures, and prints")]
 fn alone(ops: u64, seed: u64) -> Result<(), String> {
     let started = Instant::now();
-    let (mut done, mut tally, mut trials) = (0, TrialTally::default(), 0);
+    let (mut done, mut counts, mut trials) = (0, TrialCounts::default(), 0);
     while done < ops {
         let seed = seed.wrapping_add(trials);
         let setup = if seed % 8 == 0 {
@@ -77,12 +77,12 @@ fn alone(ops: u64, seed: u64) -> Result<(), String> {
         let steps = setup.steps(*SplitMix64::new(seed).pick(&[1000, 1000, 10_000, 100_000]));
         done += steps.len() as u64;
         trials += 1;
-        tally +=
+        counts +=
             Trial::run(&setup, &steps).map_err(|difference| report(&setup, steps, difference))?;
         if trials % 100 == 0 {
             println!(
                 "{done} operations, {} queries, {:.0} s",
-                tally.queries,
+                counts.queries,
                 started.elapsed().as_secs_f64()
             );
         }
@@ -90,12 +90,12 @@ fn alone(ops: u64, seed: u64) -> Result<(), String> {
     println!(
         "{done} operations in {trials} trials ({} lacked room), {} queries checked ({} credits), blocks: {} stored, {} removed, \
          {} before their parent; {:.1} s, no difference",
-        tally.shed,
-        tally.queries,
-        tally.credited,
-        tally.stored,
-        tally.removed,
-        tally.orphans,
+        counts.shed,
+        counts.queries,
+        counts.credited,
+        counts.stored,
+        counts.removed,
+        counts.orphans,
         started.elapsed().as_secs_f64()
     );
     Ok(())
@@ -104,7 +104,7 @@ fn alone(ops: u64, seed: u64) -> Result<(), String> {
 #[expect(clippy::disallowed_methods, reason = "it measures, and prints")]
 fn beside_readers(ops: u64, seed: u64, readers: u64) -> Result<(), String> {
     let started = Instant::now();
-    let (mut done, mut all, mut races) = (0, ReaderTally::default(), 0);
+    let (mut done, mut all, mut races) = (0, ReaderCounts::default(), 0);
     while done < ops {
         let seed = seed.wrapping_add(races);
         let length = Length {

@@ -22,8 +22,8 @@ struct Announcement<'a> {
     names: &'a [EngineHash],
     /// The block of the first hash.
     first: BlockRef,
-    sheet: u32,
-    family: u32,
+    run_hashes: u32,
+    group: u32,
     size: BlockSize,
     /// Whether the member is alone in its group: then the newest hash is right.
     alone: bool,
@@ -63,17 +63,17 @@ impl EngineHashTable {
         let Some(of) = self.groups.member(member) else {
             return Ok(AnnounceOutcome::default());
         };
-        let (family, stint) = (of.family, HashWriter::Stint(of.stint));
-        let sheet = self.sheet(first.run, family, size);
-        let author = Some(self.run_hashes.get(sheet))
-            .filter(|sheet| !sheet.is_empty())
-            .map(|sheet| sheet.author);
-        let alone = self.groups.is_alone(family);
+        let (group, epoch) = (of.group, HashWriter::Epoch(of.epoch));
+        let run_hashes = self.find_or_add_run_hashes(first.run, group, size);
+        let writer = Some(self.run_hashes.get(run_hashes))
+            .filter(|run_hashes| !run_hashes.is_empty())
+            .map(|run_hashes| run_hashes.writer);
+        let alone = self.groups.is_alone(group);
         let mut task = Announcement {
             names,
             first,
-            sheet,
-            family,
+            run_hashes,
+            group,
             size,
             alone,
             moved: Vec::new(),
@@ -85,19 +85,19 @@ impl EngineHashTable {
             self.take_back(&task);
         } else {
             if !task.wrote.is_empty() {
-                let own = author.is_none_or(|author| author == stint);
-                self.run_hashes.change(sheet, |sheet| {
-                    sheet.author = if own { stint } else { HashWriter::Several }
+                let own = writer.is_none_or(|writer| writer == epoch);
+                self.run_hashes.change(run_hashes, |run_hashes| {
+                    run_hashes.writer = if own { epoch } else { HashWriter::Several }
                 });
             }
             let anothers =
-                author.is_some_and(|author| author != stint && author != HashWriter::Several);
+                writer.is_some_and(|writer| writer != epoch && writer != HashWriter::Several);
             if task.agreed && anothers {
                 self.groups.prove(member);
             }
         }
         let moved = self.moved_away(task);
-        self.free_if_empty(sheet);
+        self.free_if_empty(run_hashes);
         taken.map(|()| AnnounceOutcome { moved })
     }
 
@@ -110,13 +110,14 @@ impl EngineHashTable {
             first,
             ..
         } = task;
-        let sheet = self.run_hashes.get(task.sheet);
-        let named_again = |spot: &BlockRef| {
-            let line = spot.at.checked_sub(first.at);
+        let run_hashes = self.run_hashes.get(task.run_hashes);
+        let named_again = |block_ref: &BlockRef| {
+            let line = block_ref.at.checked_sub(first.at);
             let name = line.and_then(|line| names.get(line as usize));
-            spot.run == first.run && name.is_some_and(|name| sheet.has(spot.at, *name))
+            block_ref.run == first.run
+                && name.is_some_and(|name| run_hashes.has(block_ref.at, *name))
         };
-        moved.retain(|spot| !named_again(spot));
+        moved.retain(|block_ref| !named_again(block_ref));
         moved
     }
 
@@ -125,15 +126,15 @@ impl EngineHashTable {
         while !left.is_empty() {
             // Most announcements repeat one of another member: that needs a comparison and no
             // search.
-            let agreed = self.run_hashes.get(task.sheet).agrees(at, left);
+            let agreed = self.run_hashes.get(task.run_hashes).agrees(at, left);
             let (known, rest) = left.split_at(agreed);
             task.agreed = task.agreed || known.iter().copied().any(is_long);
             let (batch, rest) = rest.split_at(rest.len().min(BATCH));
             at += count(known);
-            let keys = self.keys(task.family, task.size, batch);
+            let keys = self.keys(task.group, task.size, batch);
             let blocks = at..at + count(rest) + count(batch);
             self.run_hashes
-                .change(task.sheet, |sheet| sheet.reserve(&blocks));
+                .change(task.run_hashes, |run_hashes| run_hashes.reserve(&blocks));
             let new = self.take_new(task, &keys, at, batch);
             for ((name, key), at) in batch.iter().zip(keys).zip(at..).skip(new) {
                 self.take_one(task, key, at, *name)?;
@@ -155,20 +156,21 @@ impl EngineHashTable {
     ) -> usize {
         if !self
             .run_hashes
-            .change(task.sheet, |sheet| sheet.append(at, names))
+            .change(task.run_hashes, |run_hashes| run_hashes.append(at, names))
         {
             return 0;
         }
         let mut new = 0;
         for ((name, key), at) in names.iter().zip(keys).zip(at..) {
-            if self.find(*key, task.family, task.size, *name).is_some() {
-                self.run_hashes.change(task.sheet, |sheet| sheet.cut(at));
+            if self.find(*key, task.group, task.size, *name).is_some() {
+                self.run_hashes
+                    .change(task.run_hashes, |run_hashes| run_hashes.cut(at));
                 break;
             }
             self.table.insert(
                 *key,
                 HashSlot {
-                    sheet: task.sheet,
+                    run_hashes: task.run_hashes,
                     at,
                 },
             );
@@ -185,35 +187,38 @@ impl EngineHashTable {
         at: u32,
         name: EngineHash,
     ) -> Result<(), HashConflict> {
-        let sheet = self.run_hashes.get(task.sheet);
-        if sheet.has(at, name) {
+        let run_hashes = self.run_hashes.get(task.run_hashes);
+        if run_hashes.has(at, name) {
             task.agreed = task.agreed || is_long(name);
             return Ok(());
         }
         let contradiction = HashConflict {
             name,
-            spot: BlockRef { run: sheet.run, at },
+            block_ref: BlockRef {
+                run: run_hashes.run,
+                at,
+            },
         };
-        if !task.alone && sheet.is_named(at) {
+        if !task.alone && run_hashes.is_named(at) {
             return Err(contradiction);
         }
-        if let Some(other) = self.find(key, task.family, task.size, name) {
+        if let Some(other) = self.find(key, task.group, task.size, name) {
             if !task.alone {
                 return Err(contradiction);
             }
             task.moved.push(BlockRef {
-                run: self.run_hashes.get(other.sheet).run,
+                run: self.run_hashes.get(other.run_hashes).run,
                 at: other.at,
             });
             self.erase(key, other, name);
-            if other.sheet != task.sheet {
-                self.free_if_empty(other.sheet);
+            if other.run_hashes != task.run_hashes {
+                self.free_if_empty(other.run_hashes);
             }
         }
         self.write(
             key,
             HashSlot {
-                sheet: task.sheet,
+                run_hashes: task.run_hashes,
                 at,
             },
             name,
@@ -227,9 +232,9 @@ impl EngineHashTable {
         for at in task.wrote.iter().rev() {
             let name = task.names[(at - task.first.at) as usize];
             self.erase(
-                self.key(task.family, task.size, name),
+                self.key(task.group, task.size, name),
                 HashSlot {
-                    sheet: task.sheet,
+                    run_hashes: task.run_hashes,
                     at: *at,
                 },
                 name,

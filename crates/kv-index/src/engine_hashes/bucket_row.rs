@@ -71,25 +71,25 @@ impl BucketRow {
             .map_or(0, |bucket| bucket.slots[0])
     }
 
-    /// Returns the first `wanted` entry with a print.
+    /// Returns the first entry with a print that `accept` takes.
     pub(super) fn find(
         &self,
-        print_wanted: u64,
-        mut wanted: impl FnMut(u64) -> bool,
+        print_sought: u64,
+        mut accept: impl FnMut(u64) -> bool,
     ) -> Option<u64> {
-        let mut at = self.home(print_wanted);
+        let mut at = self.home(print_sought);
         // At most once around.
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
-            let mut alike = bucket.which(|word| print(word) == print_wanted);
+            let mut alike = bucket.which(|word| print(word) == print_sought);
             while alike != 0 {
                 let word = bucket.slots[alike.trailing_zeros() as usize];
-                if wanted(word) {
+                if accept(word) {
                     return Some(word);
                 }
                 alike &= alike - 1;
             }
-            if !bucket.has_passed(print_wanted) {
+            if !bucket.has_passed(print_sought) {
                 return None;
             }
             at = self.behind(at);

@@ -10,12 +10,12 @@ pub(super) const MAX_BLOCK_SIZES: usize = 8;
 /// A target as a member of a hash group.
 #[derive(Debug)]
 pub(super) struct GroupMember {
-    pub(super) family: u32,
+    pub(super) group: u32,
     /// The key of its initial group.
     common: u32,
     /// Never used twice: hashes that a slot announced before it was cleared belong to an earlier
     /// epoch.
-    pub(super) stint: u64,
+    pub(super) epoch: u64,
     pub(super) proven: bool,
     /// Whether it has left a group: it then leaves the next one for a group of its own.
     pub(super) split: bool,
@@ -82,7 +82,7 @@ impl HashGroups {
 
     /// Returns all members by slot, with whether they are in an initial group.
     pub(super) fn members(&self) -> impl Iterator<Item = (u32, &GroupMember, bool)> {
-        let common = |member: &GroupMember| self.groups[member.family as usize].common.is_some();
+        let common = |member: &GroupMember| self.groups[member.group as usize].common.is_some();
         (0..).zip(&self.members).filter_map(move |(slot, member)| {
             Some((slot, member.as_ref()?, common(member.as_ref()?)))
         })
@@ -90,23 +90,23 @@ impl HashGroups {
 
     /// Adds a slot as a member of the initial group of `common`; an existing member starts again.
     pub(super) fn join(&mut self, slot: u32, common: u32) {
-        self.leave(slot);
-        let family = self
+        self.remove_member(slot);
+        let group = self
             .initial_groups
             .get(&common)
             .copied()
-            .unwrap_or_else(|| self.found(Some(common)));
-        self.groups[family as usize].members += 1;
+            .unwrap_or_else(|| self.create_group(Some(common)));
+        self.groups[group as usize].members += 1;
         self.epochs += 1;
-        let (stint, sizes) = (self.epochs, Vec::new());
+        let (epoch, sizes) = (self.epochs, Vec::new());
         let at = slot as usize;
         if self.members.len() <= at {
             self.members.resize_with(at + 1, || None);
         }
         self.members[at] = Some(GroupMember {
-            family,
+            group,
             common,
-            stint,
+            epoch,
             proven: false,
             split: false,
             sizes,
@@ -118,59 +118,59 @@ impl HashGroups {
         self.member(slot).map(|member| member.common)
     }
 
-    pub(super) fn leave(&mut self, slot: u32) {
+    pub(super) fn remove_member(&mut self, slot: u32) {
         let Some(member) = self.members.get_mut(slot as usize).and_then(Option::take) else {
             return;
         };
-        self.leave_family(member.family);
+        self.leave_group(member.group);
     }
 
     /// Moves a member to a group, or to a new one. Returns the group.
-    pub(super) fn move_to(&mut self, slot: u32, family: Option<u32>) -> Option<u32> {
-        let old = self.member(slot)?.family;
-        let family = family.unwrap_or_else(|| self.found(None));
-        self.groups[family as usize].members += 1;
-        self.leave_family(old);
-        self.member_mut(slot)?.family = family;
-        Some(family)
+    pub(super) fn move_to(&mut self, slot: u32, group: Option<u32>) -> Option<u32> {
+        let old = self.member(slot)?.group;
+        let group = group.unwrap_or_else(|| self.create_group(None));
+        self.groups[group as usize].members += 1;
+        self.leave_group(old);
+        self.member_mut(slot)?.group = group;
+        Some(group)
     }
 
-    pub(super) fn is_alone(&self, family: u32) -> bool {
-        self.groups[family as usize].members == 1
+    pub(super) fn is_alone(&self, group: u32) -> bool {
+        self.groups[group as usize].members == 1
     }
 
     /// Returns whether a group has members.
-    pub(super) fn has_members(&self, family: u32) -> bool {
-        self.groups[family as usize].members > 0
+    pub(super) fn has_members(&self, group: u32) -> bool {
+        self.groups[group as usize].members > 0
     }
 
     /// Adds the hashes of a run to a group; returns their index in the group's list.
-    pub(super) fn attach_run_hashes(&mut self, family: u32, sheet: u32) -> u32 {
-        let sheets = &mut self.groups[family as usize].run_hashes;
-        let before = sheets.capacity();
-        sheets.push(sheet);
-        self.run_hash_slots = self.run_hash_slots + sheets.capacity() as u64 - before as u64;
-        u32::try_from(sheets.len() - 1).expect("there are fewer sheets than blocks")
+    pub(super) fn attach_run_hashes(&mut self, group: u32, run_hashes: u32) -> u32 {
+        let list = &mut self.groups[group as usize].run_hashes;
+        let before = list.capacity();
+        list.push(run_hashes);
+        self.run_hash_slots = self.run_hash_slots + list.capacity() as u64 - before as u64;
+        u32::try_from(list.len() - 1).expect("there are fewer run hashes than blocks")
     }
 
     /// Removes the entry at an index from the list; returns the entry that takes its place.
-    pub(super) fn detach_run_hashes(&mut self, family: u32, place: u32) -> Option<u32> {
-        let sheets = &mut self.groups[family as usize].run_hashes;
-        sheets.swap_remove(place as usize);
-        sheets.get(place as usize).copied()
+    pub(super) fn detach_run_hashes(&mut self, group: u32, index: u32) -> Option<u32> {
+        let list = &mut self.groups[group as usize].run_hashes;
+        list.swap_remove(index as usize);
+        list.get(index as usize).copied()
     }
 
     /// Returns run hashes to free, of a group without members.
     pub(super) fn next_unused_run_hashes(&mut self) -> Option<u32> {
         loop {
-            let family = *self.emptied_groups.last()?;
-            let ended = &mut self.groups[family as usize];
-            if let Some(sheet) = ended.run_hashes.last() {
-                return Some(*sheet);
+            let group = *self.emptied_groups.last()?;
+            let ended = &mut self.groups[group as usize];
+            if let Some(run_hashes) = ended.run_hashes.last() {
+                return Some(*run_hashes);
             }
             self.run_hash_slots -= ended.run_hashes.capacity() as u64;
             *ended = HashGroup::default();
-            self.free.push(family);
+            self.free.push(group);
             self.emptied_groups.pop();
         }
     }
@@ -179,30 +179,30 @@ impl HashGroups {
     pub(super) fn bytes(&self) -> u64 {
         let sizes = MAX_BLOCK_SIZES * size_of::<BlockSize>();
         let members = self.members.len() * (size_of::<Option<GroupMember>>() + sizes);
-        let families =
+        let groups =
             self.groups.capacity() * (size_of::<HashGroup>() + 2 * size_of::<(u32, u32)>());
-        (members + families) as u64 + self.run_hash_slots * size_of::<u32>() as u64
+        (members + groups) as u64 + self.run_hash_slots * size_of::<u32>() as u64
     }
 
-    fn found(&mut self, common: Option<u32>) -> u32 {
-        let family = self.free.pop().unwrap_or_else(|| {
+    fn create_group(&mut self, common: Option<u32>) -> u32 {
+        let group = self.free.pop().unwrap_or_else(|| {
             self.groups.push(HashGroup::default());
-            u32::try_from(self.groups.len() - 1).expect("there are fewer families than members")
+            u32::try_from(self.groups.len() - 1).expect("there are fewer groups than members")
         });
-        self.groups[family as usize].common = common;
+        self.groups[group as usize].common = common;
         if let Some(common) = common {
-            self.initial_groups.insert(common, family);
+            self.initial_groups.insert(common, group);
         }
-        family
+        group
     }
 
-    fn leave_family(&mut self, number: u32) {
-        let family = &mut self.groups[number as usize];
-        family.members -= 1;
-        if family.members > 0 {
+    fn leave_group(&mut self, number: u32) {
+        let group = &mut self.groups[number as usize];
+        group.members -= 1;
+        if group.members > 0 {
             return;
         }
-        if let Some(common) = family.common.take() {
+        if let Some(common) = group.common.take() {
             self.initial_groups.remove(&common);
         }
         self.emptied_groups.push(number);

@@ -26,7 +26,7 @@ const MAX_PARTS: u64 = 1 << 20;
 /// Location of a hash: a line of a run's hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HashSlot {
-    pub(super) sheet: u32,
+    pub(super) run_hashes: u32,
     /// Position of the block in its run.
     pub(super) at: u32,
 }
@@ -38,15 +38,15 @@ pub(super) struct HashTag {
     print: u32,
 }
 
-fn word(print: u32, place: HashSlot) -> u64 {
-    debug_assert!(place.at < RUN_BLOCKS, "a run has no block {}", place.at);
-    u64::from(print) << 46 | u64::from(place.at % RUN_BLOCKS) << 32 | u64::from(place.sheet)
+fn word(print: u32, slot: HashSlot) -> u64 {
+    debug_assert!(slot.at < RUN_BLOCKS, "a run has no block {}", slot.at);
+    u64::from(print) << 46 | u64::from(slot.at % RUN_BLOCKS) << 32 | u64::from(slot.run_hashes)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "fields of a word, cut out")]
-fn place(word: u64) -> HashSlot {
+fn slot(word: u64) -> HashSlot {
     HashSlot {
-        sheet: word as u32,
+        run_hashes: word as u32,
         at: (word >> 32) as u32 % RUN_BLOCKS,
     }
 }
@@ -89,30 +89,30 @@ impl HashIndex {
         black_box(read);
     }
 
-    /// Returns the first `wanted` location with that key.
+    /// Returns the first slot with that key that `accept` takes.
     pub(super) fn find(
         &self,
         key: HashTag,
-        mut wanted: impl FnMut(HashSlot) -> bool,
+        mut accept: impl FnMut(HashSlot) -> bool,
     ) -> Option<HashSlot> {
         let part = &self.parts[key.part as usize];
-        part.find(u64::from(key.print), |word| wanted(place(word)))
-            .map(place)
+        part.find(u64::from(key.print), |word| accept(slot(word)))
+            .map(slot)
     }
 
     /// Adds an entry, which must be new.
-    pub(super) fn insert(&mut self, key: HashTag, place: HashSlot) {
+    pub(super) fn insert(&mut self, key: HashTag, slot: HashSlot) {
         let part = &mut self.parts[key.part as usize];
         let before = part.bytes();
-        part.insert(word(key.print, place));
+        part.insert(word(key.print, slot));
         self.bucket_bytes = self.bucket_bytes + part.bytes() - before;
     }
 
     /// Removes an entry; returns whether it existed.
-    pub(super) fn remove(&mut self, key: HashTag, place: HashSlot) -> bool {
+    pub(super) fn remove(&mut self, key: HashTag, slot: HashSlot) -> bool {
         let part = &mut self.parts[key.part as usize];
         let before = part.bytes();
-        let was = part.remove(word(key.print, place));
+        let was = part.remove(word(key.print, slot));
         self.bucket_bytes = self.bucket_bytes + part.bytes() - before;
         was
     }
@@ -131,10 +131,10 @@ mod tests {
 
     use super::*;
 
-    fn places(table: &HashIndex, digest: u64) -> BTreeSet<HashSlot> {
-        let mut places = BTreeSet::new();
-        table.find(table.key(digest), |place| !places.insert(place));
-        places
+    fn slots(table: &HashIndex, digest: u64) -> BTreeSet<HashSlot> {
+        let mut slots = BTreeSet::new();
+        table.find(table.key(digest), |slot| !slots.insert(slot));
+        slots
     }
 
     proptest! {
@@ -146,18 +146,18 @@ mod tests {
             let digest = |number: u64| if number < 20 { number * 13_107 } else { u64::MAX - number % 3 };
             let mut table = HashIndex::new(0);
             let mut model = BTreeSet::new();
-            for (add, number, sheet) in steps {
-                let place = HashSlot { sheet, at: u32::try_from(number).unwrap() };
+            for (add, number, run_hashes) in steps {
+                let slot = HashSlot { run_hashes, at: u32::try_from(number).unwrap() };
                 let key = table.key(digest(number));
                 if !add {
-                    prop_assert_eq!(table.remove(key, place), model.remove(&(number, place)));
-                } else if model.insert((number, place)) {
-                    table.insert(key, place);
+                    prop_assert_eq!(table.remove(key, slot), model.remove(&(number, slot)));
+                } else if model.insert((number, slot)) {
+                    table.insert(key, slot);
                 }
                 for number in 0..40 {
-                    let found = places(&table, digest(number));
+                    let found = slots(&table, digest(number));
                     let own = model.iter().filter(|(other, _)| *other == number);
-                    prop_assert!(own.clone().all(|(_, place)| found.contains(place)));
+                    prop_assert!(own.clone().all(|(_, slot)| found.contains(slot)));
                 }
                 let found: usize = table.parts.iter().map(|part| part.entries as usize).sum();
                 prop_assert_eq!(found, model.len());
@@ -170,17 +170,17 @@ mod tests {
         let mut table = HashIndex::new(0);
         let empty = table.bytes();
         let digest = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = |number: u64| HashSlot {
-            sheet: u32::try_from(number).unwrap(),
+        let slot = |number: u64| HashSlot {
+            run_hashes: u32::try_from(number).unwrap(),
             at: 0,
         };
         for number in 0..200_000 {
-            table.insert(table.key(digest(number)), place(number));
+            table.insert(table.key(digest(number)), slot(number));
         }
-        assert!((0..200_000).all(|number| places(&table, digest(number)).contains(&place(number))));
+        assert!((0..200_000).all(|number| slots(&table, digest(number)).contains(&slot(number))));
         assert!(table.bytes() < 200_000 * 14, "{} bytes", table.bytes());
         for number in 0..200_000 {
-            assert!(table.remove(table.key(digest(number)), place(number)));
+            assert!(table.remove(table.key(digest(number)), slot(number)));
         }
         assert_eq!(table.bytes(), empty);
     }

@@ -52,7 +52,7 @@ pub(crate) struct BlockRef {
 /// Meaning of an engine hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ResolvedHash {
-    pub(crate) spot: BlockRef,
+    pub(crate) block_ref: BlockRef,
     /// Whether the member's own engine certainly means this block. If not, it is valid only for a
     /// block that the member holds: it announced that one by this very hash.
     pub(crate) proven: bool,
@@ -71,14 +71,14 @@ pub(crate) struct AnnounceOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HashConflict {
     pub(crate) name: EngineHash,
-    pub(crate) spot: BlockRef,
+    pub(crate) block_ref: BlockRef,
 }
 
 /// One member, for a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupMembership {
     pub(crate) member: u32,
-    pub(crate) family: u32,
+    pub(crate) group: u32,
     /// Whether the group is the initial one of its model.
     pub(crate) common: bool,
     pub(crate) proven: bool,
@@ -87,7 +87,7 @@ pub(crate) struct GroupMembership {
 /// Consecutive hashes of one run in one group, for a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedStretch {
-    pub(crate) family: u32,
+    pub(crate) group: u32,
     pub(crate) size: BlockSize,
     /// The block of the first hash.
     pub(crate) at: u32,
@@ -121,8 +121,8 @@ impl EngineHashTable {
     }
 
     /// Removes a member.
-    pub(crate) fn leave(&mut self, member: u32) {
-        self.groups.leave(member);
+    pub(crate) fn remove_member(&mut self, member: u32) {
+        self.groups.remove_member(member);
     }
 
     /// Drops all announcements of a member: it starts again.
@@ -144,7 +144,7 @@ impl EngineHashTable {
     pub(crate) fn is_alone(&self, member: u32) -> bool {
         self.groups
             .member(member)
-            .is_some_and(|member| self.groups.is_alone(member.family))
+            .is_some_and(|member| self.groups.is_alone(member.group))
     }
 
     /// Frees up to a slice of the hashes of groups without members. Returns whether there may be
@@ -164,7 +164,7 @@ impl EngineHashTable {
             .members()
             .map(|(member, of, common)| GroupMembership {
                 member,
-                family: of.family,
+                group: of.group,
                 common,
                 proven: of.proven,
             })
@@ -179,15 +179,15 @@ impl EngineHashTable {
 
     /// Returns the hashes of a run.
     pub(crate) fn names_of(&self, run: u32) -> impl Iterator<Item = NamedStretch> {
-        let sheets = self
+        let stored = self
             .run_hashes
             .of_run(run)
-            .map(|sheet| self.run_hashes.get(sheet));
-        let living = sheets.filter(|sheet| self.groups.has_members(sheet.family));
-        living.flat_map(|sheet| {
-            let (family, size) = (sheet.family, sheet.size);
-            sheet.stretches().map(move |(at, names)| NamedStretch {
-                family,
+            .map(|run_hashes| self.run_hashes.get(run_hashes));
+        let in_use = stored.filter(|run_hashes| self.groups.has_members(run_hashes.group));
+        in_use.flat_map(|run_hashes| {
+            let (group, size) = (run_hashes.group, run_hashes.size);
+            run_hashes.stretches().map(move |(at, names)| NamedStretch {
+                group,
                 size,
                 at,
                 names,
@@ -196,26 +196,26 @@ impl EngineHashTable {
     }
 
     /// Writes a hash that is new in its group.
-    fn write(&mut self, key: HashTag, place: HashSlot, name: EngineHash) {
-        self.table.insert(key, place);
-        if let Some(gone) = self
-            .run_hashes
-            .change(place.sheet, |sheet| sheet.write(place.at, name))
-        {
-            let sheet = self.run_hashes.get(place.sheet);
+    fn write(&mut self, key: HashTag, slot: HashSlot, name: EngineHash) {
+        self.table.insert(key, slot);
+        if let Some(displaced) = self.run_hashes.change(slot.run_hashes, |run_hashes| {
+            run_hashes.write(slot.at, name)
+        }) {
+            let run_hashes = self.run_hashes.get(slot.run_hashes);
             self.table
-                .remove(self.key(sheet.family, sheet.size, gone), place);
+                .remove(self.key(run_hashes.group, run_hashes.size, displaced), slot);
         }
     }
 
     /// Returns the hashes of a run in a group; creates them if there are none.
-    fn sheet(&mut self, run: u32, family: u32, size: BlockSize) -> u32 {
-        if let Some(sheet) = self.run_hashes.find(run, family) {
-            return sheet;
+    fn find_or_add_run_hashes(&mut self, run: u32, group: u32, size: BlockSize) -> u32 {
+        if let Some(run_hashes) = self.run_hashes.find(run, group) {
+            return run_hashes;
         }
-        let number = self.run_hashes.add(RunHashes::new(run, family, size));
-        let filed = self.groups.attach_run_hashes(family, number);
-        self.run_hashes.change(number, |sheet| sheet.filed = filed);
+        let number = self.run_hashes.add(RunHashes::new(run, group, size));
+        let filed = self.groups.attach_run_hashes(group, number);
+        self.run_hashes
+            .change(number, |run_hashes| run_hashes.filed = filed);
         number
     }
 }

@@ -18,17 +18,12 @@ impl EngineHashTable {
         size: BlockSize,
     ) -> Option<ResolvedHash> {
         let member = self.groups.member(member)?;
-        let found = self.find(
-            self.key(member.family, size, name),
-            member.family,
-            size,
-            name,
-        )?;
-        let sheet = self.run_hashes.get(found.sheet);
-        let proven = member.proven || sheet.author == HashWriter::Stint(member.stint);
+        let found = self.find(self.key(member.group, size, name), member.group, size, name)?;
+        let run_hashes = self.run_hashes.get(found.run_hashes);
+        let proven = member.proven || run_hashes.writer == HashWriter::Epoch(member.epoch);
         Some(ResolvedHash {
-            spot: BlockRef {
-                run: sheet.run,
+            block_ref: BlockRef {
+                run: run_hashes.run,
                 at: found.at,
             },
             proven,
@@ -48,10 +43,10 @@ impl EngineHashTable {
         };
         for (batch, names) in names.chunks(BATCH).enumerate() {
             for size in of.sizes() {
-                let keys = self.keys(of.family, *size, names);
+                let keys = self.keys(of.group, *size, names);
                 for key in &keys[..names.len()] {
-                    if let Some(place) = self.table.find(*key, |_| true) {
-                        self.run_hashes.touch(place.sheet, place.at);
+                    if let Some(slot) = self.table.find(*key, |_| true) {
+                        self.run_hashes.touch(slot.run_hashes, slot.at);
                     }
                 }
                 for (at, name) in names.iter().enumerate() {
@@ -63,14 +58,14 @@ impl EngineHashTable {
         }
     }
 
-    pub(super) fn key(&self, family: u32, size: BlockSize, name: EngineHash) -> HashTag {
-        self.keyed(family, size)(name)
+    pub(super) fn key(&self, group: u32, size: BlockSize, name: EngineHash) -> HashTag {
+        self.keyed(group, size)(name)
     }
 
     /// Returns the function from a hash to its key in one group and block size. Without the seed,
     /// collisions of keys cannot be predicted.
-    pub(super) fn keyed(&self, family: u32, size: BlockSize) -> impl Fn(EngineHash) -> HashTag {
-        let about = u64::from(family) << 32 | u64::from(size.tokens());
+    pub(super) fn keyed(&self, group: u32, size: BlockSize) -> impl Fn(EngineHash) -> HashTag {
+        let about = u64::from(group) << 32 | u64::from(size.tokens());
         let secret = xxh3_64_with_seed(&about.to_le_bytes(), self.seed);
         move |name| {
             self.table
@@ -81,11 +76,11 @@ impl EngineHashTable {
     /// Returns the keys of up to a batch of hashes, and starts to read the location of each.
     pub(super) fn keys(
         &self,
-        family: u32,
+        group: u32,
         size: BlockSize,
         names: &[EngineHash],
     ) -> [HashTag; BATCH] {
-        let key = self.keyed(family, size);
+        let key = self.keyed(group, size);
         let mut keys = [HashTag::default(); BATCH];
         for (key_of, name) in keys.iter_mut().zip(names) {
             *key_of = key(*name);
@@ -97,13 +92,13 @@ impl EngineHashTable {
     pub(super) fn find(
         &self,
         key: HashTag,
-        family: u32,
+        group: u32,
         size: BlockSize,
         name: EngineHash,
     ) -> Option<HashSlot> {
-        self.table.find(key, |place| {
-            let sheet = self.run_hashes.get(place.sheet);
-            sheet.family == family && sheet.size == size && sheet.has(place.at, name)
+        self.table.find(key, |slot| {
+            let run_hashes = self.run_hashes.get(slot.run_hashes);
+            run_hashes.group == group && run_hashes.size == size && run_hashes.has(slot.at, name)
         })
     }
 }

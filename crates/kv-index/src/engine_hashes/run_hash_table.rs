@@ -5,8 +5,8 @@ use super::run_hashes::RunHashes;
 /// Number of the run hashes of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RunHashesRef {
-    family: u32,
-    sheet: u32,
+    group: u32,
+    run_hashes: u32,
 }
 
 /// All run hashes.
@@ -17,14 +17,14 @@ pub(super) struct RunHashTable {
     /// The run hashes of each run, by group.
     runs: Vec<Vec<RunHashesRef>>,
     /// Heap bytes of run hashes and lists.
-    held_bytes: u64,
+    run_hash_bytes: u64,
 }
 
 impl RunHashTable {
     pub(super) fn get(&self, number: u32) -> &RunHashes {
         self.slots[number as usize]
             .as_ref()
-            .expect("whoever has the number knows the sheet is there")
+            .expect("the number belongs to stored run hashes")
     }
 
     /// Reads the memory that a search for a hash needs. For several run hashes first, their cache
@@ -34,28 +34,28 @@ impl RunHashTable {
             .slots
             .get(number as usize)
             .and_then(Option::as_ref)
-            .map(|sheet| sheet.is_named(at));
+            .map(|run_hashes| run_hashes.is_named(at));
         std::hint::black_box(line);
     }
 
     /// Changes run hashes and updates the byte count.
     pub(super) fn change<R>(&mut self, number: u32, change: impl FnOnce(&mut RunHashes) -> R) -> R {
-        let sheet = self.slots[number as usize]
+        let run_hashes = self.slots[number as usize]
             .as_mut()
-            .expect("whoever has the number knows the sheet is there");
-        let before = sheet.bytes();
-        let done = change(sheet);
-        self.held_bytes = self.held_bytes + sheet.bytes() - before;
+            .expect("the number belongs to stored run hashes");
+        let before = run_hashes.bytes();
+        let done = change(run_hashes);
+        self.run_hash_bytes = self.run_hash_bytes + run_hashes.bytes() - before;
         done
     }
 
     /// Returns the hashes of a run in a group.
-    pub(super) fn find(&self, run: u32, family: u32) -> Option<u32> {
+    pub(super) fn find(&self, run: u32, group: u32) -> Option<u32> {
         let filed = self.runs.get(run as usize)?;
-        let place = filed
-            .binary_search_by_key(&family, |filed| filed.family)
+        let index = filed
+            .binary_search_by_key(&group, |filed| filed.group)
             .ok()?;
-        Some(filed[place].sheet)
+        Some(filed[index].run_hashes)
     }
 
     /// Returns all run hashes of a run.
@@ -64,29 +64,29 @@ impl RunHashTable {
             .get(run as usize)
             .into_iter()
             .flatten()
-            .map(|filed| filed.sheet)
+            .map(|filed| filed.run_hashes)
     }
 
     /// Adds run hashes; the run has none of that group yet. Returns their number.
-    pub(super) fn add(&mut self, sheet: RunHashes) -> u32 {
-        let (run, family) = (sheet.run as usize, sheet.family);
+    pub(super) fn add(&mut self, run_hashes: RunHashes) -> u32 {
+        let (run, group) = (run_hashes.run as usize, run_hashes.group);
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).expect("there are fewer sheets than blocks")
+            u32::try_from(self.slots.len() - 1).expect("there are fewer run hashes than blocks")
         });
-        self.held_bytes += sheet.bytes();
-        self.slots[number as usize] = Some(sheet);
+        self.run_hash_bytes += run_hashes.bytes();
+        self.slots[number as usize] = Some(run_hashes);
         if self.runs.len() <= run {
             self.runs.resize_with(run + 1, Vec::new);
         }
         self.change_list(run, |filed| {
-            let place = filed.partition_point(|filed| filed.family < family);
+            let index = filed.partition_point(|filed| filed.group < group);
             filed.reserve_exact(1);
             filed.insert(
-                place,
+                index,
                 RunHashesRef {
-                    family,
-                    sheet: number,
+                    group,
+                    run_hashes: number,
                 },
             );
         });
@@ -94,18 +94,18 @@ impl RunHashTable {
     }
 
     pub(super) fn remove(&mut self, number: u32) -> RunHashes {
-        let sheet = self.slots[number as usize]
+        let run_hashes = self.slots[number as usize]
             .take()
-            .expect("whoever has the number knows the sheet is there");
-        self.held_bytes -= sheet.bytes();
+            .expect("the number belongs to stored run hashes");
+        self.run_hash_bytes -= run_hashes.bytes();
         self.free.push(number);
-        self.change_list(sheet.run as usize, |filed| {
-            filed.retain(|filed| filed.sheet != number);
+        self.change_list(run_hashes.run as usize, |filed| {
+            filed.retain(|filed| filed.run_hashes != number);
             if filed.is_empty() {
                 *filed = Vec::new();
             }
         });
-        sheet
+        run_hashes
     }
 
     /// Returns the heap bytes.
@@ -113,14 +113,15 @@ impl RunHashTable {
         let lists = self.slots.capacity() * size_of::<Option<RunHashes>>()
             + self.free.capacity() * size_of::<u32>()
             + self.runs.capacity() * size_of::<Vec<RunHashesRef>>();
-        lists as u64 + self.held_bytes
+        lists as u64 + self.run_hash_bytes
     }
 
     fn change_list(&mut self, run: usize, change: impl FnOnce(&mut Vec<RunHashesRef>)) {
         let filed = &mut self.runs[run];
         let before = filed.capacity() * size_of::<RunHashesRef>();
         change(filed);
-        self.held_bytes =
-            self.held_bytes + (filed.capacity() * size_of::<RunHashesRef>()) as u64 - before as u64;
+        self.run_hash_bytes = self.run_hash_bytes
+            + (filed.capacity() * size_of::<RunHashesRef>()) as u64
+            - before as u64;
     }
 }

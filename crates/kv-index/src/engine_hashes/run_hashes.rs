@@ -15,7 +15,7 @@ const NONE: u64 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HashWriter {
     /// One member, in one epoch of its membership.
-    Stint(u64),
+    Epoch(u64),
     /// Several members, or unknown ones.
     Several,
 }
@@ -24,9 +24,9 @@ pub(super) enum HashWriter {
 #[derive(Debug)]
 pub(super) struct RunHashes {
     pub(super) run: u32,
-    pub(super) family: u32,
+    pub(super) group: u32,
     pub(super) size: BlockSize,
-    pub(super) author: HashWriter,
+    pub(super) writer: HashWriter,
     /// Index in the list of the group.
     pub(super) filed: u32,
     /// The block of the first line.
@@ -40,12 +40,12 @@ pub(super) struct RunHashes {
 }
 
 impl RunHashes {
-    pub(super) fn new(run: u32, family: u32, size: BlockSize) -> Self {
+    pub(super) fn new(run: u32, group: u32, size: BlockSize) -> Self {
         Self {
             run,
-            family,
+            group,
             size,
-            author: HashWriter::Several,
+            writer: HashWriter::Several,
             filed: 0,
             first: 0,
             count: 0,
@@ -193,14 +193,14 @@ impl RunHashes {
 
     fn write_other(&mut self, at: u32, name: EngineHash) -> Option<EngineHash> {
         let mut others = self.others_of(at);
-        let mut gone = None;
+        let mut displaced = None;
         if others.len() + 1 >= MAX_NAMES {
-            gone = Some(EngineHash(self.others.remove(others.start).1));
+            displaced = Some(EngineHash(self.others.remove(others.start).1));
             others.end -= 1;
             self.count -= 1;
         }
         self.others.insert(others.end, (at, name.0));
-        gone
+        displaced
     }
 
     /// Removes a hash from a block. Returns whether the block had it.
@@ -211,13 +211,13 @@ impl RunHashes {
         } else {
             let others = self.others_of(at);
             let start = others.start;
-            let Some(place) = self.others[others]
+            let Some(index) = self.others[others]
                 .iter()
                 .position(|(_, other)| *other == name.0)
             else {
                 return false;
             };
-            self.others.remove(start + place);
+            self.others.remove(start + index);
         }
         self.count -= 1;
         true

@@ -14,128 +14,134 @@ const CANDIDATES: usize = 4;
 
 impl EngineHashTable {
     /// Moves a member that contradicted its group out of it, with the hashes of the blocks that it
-    /// holds (`held`: stretches of runs). The member joins a group that contradicts none of these
+    /// holds (`resident`: stretches of runs). The member joins a group that contradicts none of these
     /// hashes and has the refused hash; otherwise, and at every further split, it gets a group of
     /// its own, which no announcement of it contradicts.
     pub(crate) fn split_group(
         &mut self,
         member: u32,
-        held: impl IntoIterator<Item = (u32, Range<u32>)>,
+        resident: impl IntoIterator<Item = (u32, Range<u32>)>,
         contradiction: HashConflict,
     ) {
         let Some(of) = self.groups.member(member) else {
             return;
         };
-        let (old, stint, parted) = (of.family, HashWriter::Stint(of.stint), of.split);
-        let held: Vec<_> = held.into_iter().collect();
+        let (old, epoch, parted) = (of.group, HashWriter::Epoch(of.epoch), of.split);
+        let resident: Vec<_> = resident.into_iter().collect();
         let other = if parted {
             None
         } else {
-            self.agreeing(old, &held, contradiction)
+            self.agreeing(old, &resident, contradiction)
         };
-        let Some(family) = self.groups.move_to(member, other) else {
+        let Some(group) = self.groups.move_to(member, other) else {
             return;
         };
         if let Some(of) = self.groups.member_mut(member) {
             of.split = true;
             of.proven = other.is_some() && is_long(contradiction.name);
         }
-        for (run, range) in held {
-            let Some(sheet) = self
+        for (run, range) in resident {
+            let Some(run_hashes) = self
                 .run_hashes
                 .find(run, old)
-                .map(|sheet| self.run_hashes.get(sheet))
+                .map(|run_hashes| self.run_hashes.get(run_hashes))
             else {
                 continue;
             };
             // Hashes of other authors are copied, but not as the member's own.
-            let author = if sheet.author == stint {
-                stint
+            let writer = if run_hashes.writer == epoch {
+                epoch
             } else {
                 HashWriter::Several
             };
-            let size = sheet.size;
-            let names: Vec<_> = sheet
+            let size = run_hashes.size;
+            let names: Vec<_> = run_hashes
                 .within(&range)
-                .flat_map(|at| sheet.names(at).map(move |name| (at, name)))
+                .flat_map(|at| run_hashes.names(at).map(move |name| (at, name)))
                 .collect();
-            let sheet = self.sheet(run, family, size);
-            self.copy(sheet, &names, author);
+            let run_hashes = self.find_or_add_run_hashes(run, group, size);
+            self.copy(run_hashes, &names, writer);
         }
     }
 
     /// Returns a group that has the hash refused by another one, and is consistent with the
     /// member's blocks.
-    fn agreeing(&self, old: u32, held: &[(u32, Range<u32>)], refused: HashConflict) -> Option<u32> {
-        let sheets = self
+    fn agreeing(
+        &self,
+        old: u32,
+        resident: &[(u32, Range<u32>)],
+        refused: HashConflict,
+    ) -> Option<u32> {
+        let stored = self
             .run_hashes
-            .of_run(refused.spot.run)
-            .map(|sheet| self.run_hashes.get(sheet));
-        let says_so = sheets
-            .filter(|sheet| sheet.has(refused.spot.at, refused.name))
-            .map(|sheet| sheet.family);
-        let others = says_so.filter(|family| *family != old && self.groups.has_members(*family));
-        others.take(CANDIDATES).find(|family| {
-            held.iter()
-                .all(|(run, range)| self.agree(old, *family, *run, range))
+            .of_run(refused.block_ref.run)
+            .map(|run_hashes| self.run_hashes.get(run_hashes));
+        let naming_groups = stored
+            .filter(|run_hashes| run_hashes.has(refused.block_ref.at, refused.name))
+            .map(|run_hashes| run_hashes.group);
+        let others = naming_groups.filter(|group| *group != old && self.groups.has_members(*group));
+        others.take(CANDIDATES).find(|group| {
+            resident
+                .iter()
+                .all(|(run, range)| self.agree(old, *group, *run, range))
         })
     }
 
     /// Returns whether the hashes of some blocks in group `one` contradict none in group `other`.
     fn agree(&self, one: u32, other: u32, run: u32, range: &Range<u32>) -> bool {
-        let sheet = |family| {
+        let run_hashes = |group| {
             self.run_hashes
-                .find(run, family)
-                .map(|sheet| self.run_hashes.get(sheet))
+                .find(run, group)
+                .map(|run_hashes| self.run_hashes.get(run_hashes))
         };
-        let Some(sheet_of_one) = sheet(one) else {
+        let Some(hashes_of_one) = run_hashes(one) else {
             return true;
         };
-        let (sheet_of_other, size) = (sheet(other), sheet_of_one.size);
-        sheet_of_one.within(range).all(|at| {
-            let same = |name| sheet_of_other.is_some_and(|sheet| sheet.has(at, name));
+        let (hashes_of_other, size) = (run_hashes(other), hashes_of_one.size);
+        hashes_of_one.within(range).all(|at| {
+            let same = |name| hashes_of_other.is_some_and(|run_hashes| run_hashes.has(at, name));
             let new = |name| {
-                sheet_of_other.is_none_or(|sheet| !sheet.is_named(at))
+                hashes_of_other.is_none_or(|run_hashes| !run_hashes.is_named(at))
                     && self
                         .find(self.key(other, size, name), other, size, name)
                         .is_none()
             };
-            sheet_of_one.names(at).all(|name| same(name) || new(name))
+            hashes_of_one.names(at).all(|name| same(name) || new(name))
         })
     }
 
     /// Copies hashes, except those that the group has already.
-    fn copy(&mut self, number: u32, names: &[(u32, EngineHash)], author: HashWriter) {
-        let sheet = self.run_hashes.get(number);
-        let (family, size) = (sheet.family, sheet.size);
-        let author = if sheet.is_empty() || sheet.author == author {
-            author
+    fn copy(&mut self, number: u32, names: &[(u32, EngineHash)], writer: HashWriter) {
+        let run_hashes = self.run_hashes.get(number);
+        let (group, size) = (run_hashes.group, run_hashes.size);
+        let writer = if run_hashes.is_empty() || run_hashes.writer == writer {
+            writer
         } else {
             HashWriter::Several
         };
         if let (Some((from, _)), Some((to, _))) = (names.first(), names.last()) {
             let blocks = *from..to + 1;
             self.run_hashes
-                .change(number, |sheet| sheet.reserve(&blocks));
+                .change(number, |run_hashes| run_hashes.reserve(&blocks));
         }
         for batch in names.chunks(BATCH) {
             let mut hashes = [EngineHash(0); BATCH];
             for (hash, (_, name)) in hashes.iter_mut().zip(batch) {
                 *hash = *name;
             }
-            let keys = self.keys(family, size, &hashes[..batch.len()]);
+            let keys = self.keys(group, size, &hashes[..batch.len()]);
             for ((at, name), key) in batch.iter().zip(keys) {
-                if self.find(key, family, size, *name).is_none() {
+                if self.find(key, group, size, *name).is_none() {
                     self.write(
                         key,
                         HashSlot {
-                            sheet: number,
+                            run_hashes: number,
                             at: *at,
                         },
                         *name,
                     );
                     self.run_hashes
-                        .change(number, |sheet| sheet.author = author);
+                        .change(number, |run_hashes| run_hashes.writer = writer);
                 }
             }
         }
@@ -150,11 +156,11 @@ impl EngineHashTable {
         relative: Option<u32>,
     ) {
         self.groups.join(was.member, common);
-        let family = relative
+        let group = relative
             .and_then(|relative| self.groups.member(relative))
-            .map(|relative| relative.family);
+            .map(|relative| relative.group);
         if !was.common {
-            self.groups.move_to(was.member, family);
+            self.groups.move_to(was.member, group);
         }
         if let Some(of) = self.groups.member_mut(was.member) {
             of.proven = was.proven;
@@ -163,12 +169,12 @@ impl EngineHashTable {
     }
 
     /// Restores hashes of a member's group. Hashes and blocks that were reassigned stay unchanged.
-    pub(crate) fn restore_names(&mut self, member: u32, run: u32, stretch: &NamedStretch) {
-        let Some(family) = self.groups.member(member).map(|member| member.family) else {
+    pub(crate) fn restore_hashes(&mut self, member: u32, run: u32, stretch: &NamedStretch) {
+        let Some(group) = self.groups.member(member).map(|member| member.group) else {
             return;
         };
-        let sheet = self.sheet(run, family, stretch.size);
+        let run_hashes = self.find_or_add_run_hashes(run, group, stretch.size);
         let names: Vec<_> = (stretch.at..).zip(stretch.names.iter().copied()).collect();
-        self.copy(sheet, &names, HashWriter::Several);
+        self.copy(run_hashes, &names, HashWriter::Several);
     }
 }

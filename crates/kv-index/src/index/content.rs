@@ -14,17 +14,17 @@ impl KvIndex {
     /// Returns the confirmed blocks of a target per tier, in the order of [`kv_blocks::Tier::ALL`]; a block in
     /// two tiers counts in both.
     pub fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
-        self.with(|books, _| books.blocks_per_tier(target))
+        self.with(|state, _| state.blocks_per_tier(target))
     }
 
     /// Subscribes to the changes from now on; `None` after the index was abandoned. While there is
     /// a subscriber, each change takes some microseconds more. [`KvIndex::load`] publishes no
     /// changes.
     pub fn subscribe(&self) -> Option<ChangeFeed> {
-        self.with(|books, _| Some(books.subscribe()))
+        self.with(|state, _| Some(state.subscribe()))
     }
 
-    /// Returns the next stretches that `wanted` targets hold, each after the blocks in front of it;
+    /// Returns the next stretches that `selected` targets hold, each after the blocks in front of it;
     /// `None` after the last. Begin with `ExportCursor::default()` and go on until then.
     ///
     /// Each call takes the lock for about four thousand blocks, plus the blocks in front of them
@@ -36,20 +36,20 @@ impl KvIndex {
     /// position alone.
     pub fn export(
         &self,
-        place: &mut ExportCursor,
-        wanted: &dyn Fn(Target) -> bool,
+        cursor: &mut ExportCursor,
+        selected: &dyn Fn(Target) -> bool,
     ) -> Option<Vec<ExportedBlocks>> {
         loop {
-            let told = self.with(|books, core| books.export(core, place, wanted))?;
-            if !told.is_empty() {
-                return Some(told);
+            let exported = self.with(|state, core| state.export(core, cursor, selected))?;
+            if !exported.is_empty() {
+                return Some(exported);
             }
         }
     }
 
     /// Returns totals.
     pub fn stats(&self) -> IndexStats {
-        self.with(|books, _| books.stats())
+        self.with(|state, _| state.stats())
     }
 
     /// Returns digests of every target and tier that holds a block, in the order of targets and
@@ -57,7 +57,7 @@ impl KvIndex {
     ///
     /// Reads every block once, under the lock: updates wait, about 5 ns a block; lookups do not.
     pub fn digest(&self) -> Vec<TargetDigest> {
-        self.with(|books, core| books.digest(core))
+        self.with(|state, core| state.digest(core))
     }
 
     /// Writes the confirmed content, for [`KvIndex::load`]; `docs/snapshot-format.md` has the
@@ -74,7 +74,7 @@ impl KvIndex {
     pub fn save(&self, to: &mut dyn Write) -> io::Result<SaveSummary> {
         let mut file = Vec::new();
         let saved = self
-            .with(|books, core| Some(books.save(core, &mut file)))
+            .with(|state, core| Some(state.save(core, &mut file)))
             .ok_or_else(given_up)??;
         to.write_all(&file)?;
         to.flush()?;
@@ -95,10 +95,10 @@ impl KvIndex {
     /// it refuses every snapshot.
     pub fn load(&self, from: &mut dyn Read) -> Result<LoadSummary, SnapshotError> {
         let (scheme, limit) = self
-            .with(|books, _| Some(books.loadable()))
+            .with(|state, _| Some(state.loadable()))
             .ok_or_else(given_up)??;
         let content = snapshot::read(from, scheme, limit)?;
-        self.with(|books, core| Some(books.load(core, &content)))
+        self.with(|state, core| Some(state.load(core, &content)))
             .ok_or_else(given_up)?
     }
 
@@ -108,9 +108,9 @@ impl KvIndex {
     /// Each call takes the lock for about a thousand rows (all of one block come together) and
     /// releases it, so a dump in pieces is not one instant: a membership that exists from beginning
     /// to end comes exactly once, one that changes meanwhile may come or not.
-    pub fn dump(&self, place: &mut DumpCursor) -> Option<Vec<DumpRow>> {
+    pub fn dump(&self, cursor: &mut DumpCursor) -> Option<Vec<DumpRow>> {
         loop {
-            let rows = self.with(|books, core| books.dump(core, place))?;
+            let rows = self.with(|state, core| state.dump(core, cursor))?;
             if !rows.is_empty() {
                 return Some(rows);
             }

@@ -71,6 +71,6 @@ impl KvIndex {
     }
 
     fn blocks_of(&self, target: Target, names: &[EngineHash]) -> Vec<LabelledBlock> {
-        self.with(|books, core| books.blocks_of(core, target, names))
+        self.with(|state, core| state.blocks_of(core, target, names))
     }
 }

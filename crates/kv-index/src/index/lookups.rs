@@ -9,7 +9,7 @@ use super::{KvIndex, NamespaceKey, nanoseconds};
 use crate::{
     Matches, Overlap, SpeculationId, TargetSlot, TierBlocks,
     atomic::Ordering,
-    lookup::{ChainQuery, CreditSource, MixedHolding, SharedIndex},
+    lookup::{ChainQuery, CreditSource, MixedTiers, SharedIndex},
     namespaces,
     state::{ExpectedChain, SpeculationKind},
 };
@@ -23,17 +23,17 @@ impl KvIndex {
     /// Returns the depth in blocks of a known block; the first of a sequence has 0.
     pub fn depth_of(&self, namespace: &Namespace, hash: SequenceHash) -> Option<u32> {
         let space = self.namespace_key(namespace).0;
-        self.with(|books, core| books.depth_of(core, space, hash))
+        self.with(|state, core| state.depth_of(core, space, hash))
     }
 
     /// Returns whether a target has a model.
     pub fn is_registered(&self, target: Target) -> bool {
-        self.with(|books, _| books.serves_model(target))
+        self.with(|state, _| state.serves_model(target))
     }
 
     /// Returns the slot of a target, if the target has one.
     pub fn slot(&self, target: Target) -> Option<TargetSlot> {
-        self.with(|books, _| books.find(target)).map(TargetSlot)
+        self.with(|state, _| state.find(target)).map(TargetSlot)
     }
 
     /// Returns the target of a slot; `None` once its worker was removed.
@@ -110,7 +110,7 @@ impl KvIndex {
             since: nanoseconds(now),
             ttl,
         };
-        self.with(|books, core| books.speculate(core, target, expected))
+        self.with(|state, core| state.speculate(core, target, expected))
     }
 
     /// Adds predicted entries, for a target without trustworthy events: nothing will confirm them,
@@ -130,19 +130,19 @@ impl KvIndex {
             since: nanoseconds(now),
             ttl,
         };
-        self.with(|books, core| books.speculate(core, target, expected))
+        self.with(|state, core| state.speculate(core, target, expected))
     }
 
     /// Takes back the entries of [`KvIndex::speculate`] or [`KvIndex::predict`], because the target
     /// did not take the request. Entries confirmed since, or renewed for another request, stay.
-    pub fn retract(&self, promised: SpeculationId) {
-        self.with(|books, core| books.retract(core, &promised));
+    pub fn retract(&self, speculation: SpeculationId) {
+        self.with(|state, core| state.retract(core, &speculation));
     }
 
     /// Removes expired unconfirmed entries. Lookups never count them: this call frees their memory
     /// and corrects [`KvIndex::stats`]. Also finishes a pruning that is under way.
     pub fn expire(&self, now: Moment) {
-        while self.with(|books, core| books.sweep_expired(core, nanoseconds(now))) {}
+        while self.with(|state, core| state.sweep_expired(core, nanoseconds(now))) {}
     }
 }
 
@@ -230,8 +230,8 @@ fn each(
     });
 }
 
-fn by_tier(depth: u32, mixed: Option<&MixedHolding>) -> (TierBlocks, [u32; 4]) {
-    let Some(MixedHolding { best, present, .. }) = mixed else {
+fn by_tier(depth: u32, mixed: Option<&MixedTiers>) -> (TierBlocks, [u32; 4]) {
+    let Some(MixedTiers { best, present, .. }) = mixed else {
         return (
             TierBlocks {
                 device: depth,

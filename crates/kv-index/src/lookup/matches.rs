@@ -11,7 +11,7 @@ pub struct TargetSlot(pub u32);
 
 /// The part of a slot's run that is not simply on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MixedHolding {
+pub(crate) struct MixedTiers {
     pub(crate) slot: u32,
     /// Blocks by best tier, and expected ones; the rest of the run is the device's share.
     pub(crate) best: [u32; 5],
@@ -29,7 +29,7 @@ pub struct Matches {
     pub(crate) depths: Vec<u32>,
     pub(crate) bits: Vec<u64>,
     pub(crate) singles: Vec<(u32, u32)>,
-    pub(crate) mixed: Vec<MixedHolding>,
+    pub(crate) mixed: Vec<MixedTiers>,
     pub(crate) scratch: Scratch,
 }
 
@@ -157,7 +157,7 @@ impl Matches {
             .iter()
             .position(|mixed| mixed.slot == slot)
             .unwrap_or_else(|| {
-                self.mixed.push(MixedHolding {
+                self.mixed.push(MixedTiers {
                     slot,
                     best: [0; 5],
                     present: [0; 4],

@@ -27,7 +27,7 @@ use self::{
     scratch::{PathStep, Scratch},
 };
 pub(crate) use self::{
-    matches::MixedHolding,
+    matches::MixedTiers,
     query::{ChainQuery, CreditSource},
     shared_index::{KNOWN_ENDS, SharedIndex},
 };

@@ -31,7 +31,7 @@ impl SharedIndex {
     #[inline]
     pub(super) fn probe(&self, query: ChainQuery<'_>, probes: &mut ProbeRound) {
         probes.begin(self, query.hashes.len());
-        self.ask(query, probes);
+        self.prefetch_probes(query, probes);
     }
 
     /// Prefetches the reads of the second round, if there is one.
@@ -39,7 +39,7 @@ impl SharedIndex {
     pub(super) fn probe_on(&self, query: ChainQuery<'_>, probes: &mut ProbeRound) -> bool {
         let more = probes.go_on(self, query.hashes.len());
         if more {
-            self.ask(query, probes);
+            self.prefetch_probes(query, probes);
         }
         more
     }
@@ -47,9 +47,9 @@ impl SharedIndex {
     /// Does one step for all probes before the next one for any, so that the cache misses of a step
     /// overlap.
     #[inline]
-    fn ask(&self, query: ChainQuery<'_>, probes: &mut ProbeRound) {
+    fn prefetch_probes(&self, query: ChainQuery<'_>, probes: &mut ProbeRound) {
         let ChainQuery { space, hashes, .. } = query;
-        let table = self.asked(probes);
+        let table = self.probed_table(probes);
         for position in &probes.positions[..probes.count] {
             prefetch(&hashes[*position as usize]);
         }
@@ -63,9 +63,9 @@ impl SharedIndex {
         }
     }
 
-    /// Returns the probed position.
+    /// Returns the table that the round probes.
     #[inline]
-    fn asked(&self, probes: &ProbeRound) -> &BlockTable {
+    fn probed_table(&self, probes: &ProbeRound) -> &BlockTable {
         if probes.marked {
             &self.marks
         } else {
@@ -77,7 +77,7 @@ impl SharedIndex {
     /// to the root.
     #[inline]
     pub(super) fn scan(&self, probes: &mut ProbeRound) {
-        let table = self.asked(probes);
+        let table = self.probed_table(probes);
         for number in 0..probes.count {
             let seen = table.peek(
                 &self.body,
@@ -87,7 +87,7 @@ impl SharedIndex {
             );
             probes.seen[number] = seen;
             match seen {
-                HomeLine::Perhaps(spot) => self.heads.prefetch(&self.body, spot.run),
+                HomeLine::Perhaps(block_ref) => self.heads.prefetch(&self.body, block_ref.run),
                 HomeLine::Elsewhere => table.prefetch_further(&self.body, probes.keys[number]),
                 HomeLine::Nothing => {}
             }
@@ -103,19 +103,19 @@ impl SharedIndex {
         probes: &mut ProbeRound,
         found: &mut PathStep,
     ) {
-        let table = self.asked(probes);
+        let table = self.probed_table(probes);
         for number in 0..probes.count {
             let position = probes.positions[number] as usize;
             let there = match probes.seen[number] {
                 HomeLine::Nothing => false,
                 // If only those 22 bits were equal, another entry may match.
-                HomeLine::Perhaps(spot) => {
+                HomeLine::Perhaps(block_ref) => {
                     let block = query.block(position);
-                    self.is_at(block, spot, found)
-                        || self.look(table, probes.keys[number], block, found)
+                    self.is_at(block, block_ref, found)
+                        || self.find_block(table, probes.keys[number], block, found)
                 }
                 HomeLine::Elsewhere => {
-                    self.look(table, probes.keys[number], query.block(position), found)
+                    self.find_block(table, probes.keys[number], query.block(position), found)
                 }
             };
             if there {
@@ -191,7 +191,7 @@ impl SharedIndex {
             if followed == FOLLOWED && end - position > FEW {
                 followed = 0;
                 probes.cut(position);
-                self.ask(query, probes);
+                self.prefetch_probes(query, probes);
                 self.scan(probes);
                 self.first(query, probes, &mut further);
                 if let Some(hit) = probes.hit {
@@ -205,7 +205,7 @@ impl SharedIndex {
                 .filter(|_| position == next)
                 .unwrap_or_else(|| self.marks.key(block.space, block.hash));
             // A block that continues the chain outside this run begins another run.
-            if !self.look(&self.marks, key, block, &mut further) {
+            if !self.find_block(&self.marks, key, block, &mut further) {
                 return;
             }
             followed += 1;
@@ -235,17 +235,17 @@ impl SharedIndex {
         let (mut low, mut high) = (1, most + 1);
         while high - low > 1 {
             let gap = high - low;
-            let places = gap.min(PARTS);
+            let parts = gap.min(PARTS);
             if gap > 32 {
-                for number in 1..places {
-                    let offset = low + number * gap / places;
+                for number in 1..parts {
+                    let offset = low + number * gap / parts;
                     prefetch(&chain[offset]);
                     prefetch(&hashes[at + offset]);
                 }
             }
             let mut bound = high;
-            for number in 1..places {
-                let offset = low + number * gap / places;
+            for number in 1..parts {
+                let offset = low + number * gap / parts;
                 if offset <= low || offset >= bound {
                     continue;
                 }
@@ -263,7 +263,7 @@ impl SharedIndex {
 
     /// Looks up a block of a chain in a table.
     #[inline]
-    fn look(
+    fn find_block(
         &self,
         table: &BlockTable,
         key: TableKey,
@@ -271,47 +271,48 @@ impl SharedIndex {
         found: &mut PathStep,
     ) -> bool {
         table
-            .find(&self.body, key, |spot| {
-                self.is_at(block, spot, found).then_some(())
+            .find(&self.body, key, |block_ref| {
+                self.is_at(block, block_ref, found).then_some(())
             })
             .is_some()
     }
 
-    /// Checks whether a block of a chain is at `spot`, and records it in `found`.
+    /// Checks whether a block of a chain is at `block_ref`, and records it in `found`.
     #[inline]
-    fn is_at(&self, block: ChainBlock, spot: BlockRef, found: &mut PathStep) -> bool {
-        if !self.block_at(block.space, block.hash, spot, &mut found.head) {
+    fn is_at(&self, block: ChainBlock, block_ref: BlockRef, found: &mut PathStep) -> bool {
+        if !self.block_at(block.space, block.hash, block_ref, &mut found.head) {
             return false;
         }
-        found.run = spot.run;
-        found.limit = spot.at + 1;
-        found.head.depth() as usize + spot.at as usize == block.position
+        found.run = block_ref.run;
+        found.limit = block_ref.at + 1;
+        found.head.depth() as usize + block_ref.at as usize == block.position
     }
 
-    /// Checks whether block `spot` exists and has `hash`; `head` gets its run's head.
+    /// Checks whether block `block_ref` exists and has `hash`; `head` gets its run's head.
     #[inline]
     pub(crate) fn block_at(
         &self,
         space: u64,
         hash: u64,
-        spot: BlockRef,
+        block_ref: BlockRef,
         head: &mut RunHead,
     ) -> bool {
         loop {
-            if !self.heads.read(&self.body, spot.run, head)
+            if !self.heads.read(&self.body, block_ref.run, head)
                 || head.space() != space
-                || spot.at >= head.blocks()
+                || block_ref.at >= head.blocks()
             {
                 return false;
             }
-            if spot.at == head.blocks() - 1 {
+            if block_ref.at == head.blocks() - 1 {
                 return head.tail() == hash;
             }
             let words = self.body.words(head.hashes(), head.blocks() as usize);
-            let equal = words
-                .is_some_and(|hashes| hashes[spot.at as usize].load(Ordering::Relaxed) == hash);
+            let equal = words.is_some_and(|hashes| {
+                hashes[block_ref.at as usize].load(Ordering::Relaxed) == hash
+            });
             fence(Ordering::Acquire);
-            if self.heads.unchanged(&self.body, spot.run, head) {
+            if self.heads.unchanged(&self.body, block_ref.run, head) {
                 return equal;
             }
         }

@@ -47,8 +47,11 @@ impl Orphans {
         }
     }
 
-    pub(super) fn forget(&mut self, gone: impl Fn(&WaitingStore) -> bool) {
-        let stores = self.stores.iter().filter(|(_, waiting)| gone(waiting));
+    pub(super) fn forget(&mut self, is_removed: impl Fn(&WaitingStore) -> bool) {
+        let stores = self
+            .stores
+            .iter()
+            .filter(|(_, waiting)| is_removed(waiting));
         for store in stores.map(|(store, _)| *store).collect::<Vec<_>>() {
             self.drop_store(store);
         }

@@ -34,8 +34,8 @@ fn store(parent: u64, names: &[u64]) -> StoredBlocks {
     }
 }
 
-fn keep(orphans: &mut Orphans, slot: u32, stored: StoredBlocks) {
-    orphans.keep(slot, OrphanBlocks::Named(stored));
+fn insert(orphans: &mut Orphans, slot: u32, stored: StoredBlocks) {
+    orphans.insert(slot, OrphanBlocks::Named(stored));
 }
 
 fn arrived_of(orphans: &mut Orphans, slot: u32, name: u64, size: BlockSize) -> Vec<StoredBlocks> {
@@ -84,9 +84,9 @@ fn hashed(salt: &str, parent: u64, hashes: &[u64]) -> OrphanBlocks {
 #[contract("MC13", "MC12")]
 fn blocks_with_sequence_hashes_wait_for_their_parents_hash_in_their_namespace() {
     let mut orphans = Orphans::new(PLENTY);
-    orphans.keep(0, hashed("a", 1, &[2, 3, 4]));
-    orphans.keep(0, hashed("b", 1, &[2]));
-    keep(&mut orphans, 0, store(1, &[5]));
+    orphans.insert(0, hashed("a", 1, &[2, 3, 4]));
+    orphans.insert(0, hashed("b", 1, &[2]));
+    insert(&mut orphans, 0, store(1, &[5]));
     let (a, b) = (
         NumberScope::Space(b'a'.into()),
         NumberScope::Space(b'b'.into()),
@@ -109,8 +109,8 @@ fn blocks_with_sequence_hashes_wait_for_their_parents_hash_in_their_namespace() 
 fn clearing_a_stream_drops_orphans_that_may_be_of_its_namespace_and_tier() {
     let mut orphans = Orphans::new(PLENTY);
     for salt in ["a", "b"] {
-        orphans.keep(0, hashed(salt, 1, &[2]));
-        keep(
+        orphans.insert(0, hashed(salt, 1, &[2]));
+        insert(
             &mut orphans,
             0,
             StoredBlocks {
@@ -120,7 +120,7 @@ fn clearing_a_stream_drops_orphans_that_may_be_of_its_namespace_and_tier() {
             },
         );
     }
-    keep(
+    insert(
         &mut orphans,
         0,
         StoredBlocks {
@@ -129,7 +129,7 @@ fn clearing_a_stream_drops_orphans_that_may_be_of_its_namespace_and_tier() {
             ..store(3, &[5])
         },
     );
-    keep(
+    insert(
         &mut orphans,
         0,
         StoredBlocks {
@@ -159,7 +159,7 @@ fn clearing_a_stream_drops_orphans_that_may_be_of_its_namespace_and_tier() {
 fn blocks_wait_for_their_parents_hash_and_are_returned_once() {
     let mut orphans = Orphans::new(PLENTY);
     assert!(orphans.is_empty());
-    keep(&mut orphans, 0, store(1, &[2, 3]));
+    insert(&mut orphans, 0, store(1, &[2, 3]));
     assert!(!orphans.is_empty());
     assert_eq!(
         arrived(&mut orphans, 0, 2),
@@ -176,7 +176,7 @@ fn blocks_wait_for_their_parents_hash_and_are_returned_once() {
 #[contract("V9")]
 fn a_parent_announced_by_another_target_frees_nothing() {
     let mut orphans = Orphans::new(PLENTY);
-    keep(&mut orphans, 0, store(1, &[2]));
+    insert(&mut orphans, 0, store(1, &[2]));
     assert_eq!(arrived(&mut orphans, 1, 1), []);
     assert_eq!(orphans.len(), 1);
 }
@@ -184,9 +184,9 @@ fn a_parent_announced_by_another_target_frees_nothing() {
 #[test]
 fn all_orphans_of_one_parent_are_returned_in_order_of_arrival() {
     let mut orphans = Orphans::new(PLENTY);
-    keep(&mut orphans, 0, store(1, &[5, 6]));
-    keep(&mut orphans, 0, store(1, &[2]));
-    keep(&mut orphans, 0, store(1, &[2]));
+    insert(&mut orphans, 0, store(1, &[5, 6]));
+    insert(&mut orphans, 0, store(1, &[2]));
+    insert(&mut orphans, 0, store(1, &[2]));
     assert_eq!(
         arrived(&mut orphans, 0, 1),
         [store(1, &[5, 6]), store(1, &[2]), store(1, &[2])]
@@ -196,7 +196,7 @@ fn all_orphans_of_one_parent_are_returned_in_order_of_arrival() {
 #[test]
 fn a_parent_of_another_block_size_does_not_match() {
     let mut orphans = Orphans::new(PLENTY);
-    keep(&mut orphans, 0, store(1, &[2]));
+    insert(&mut orphans, 0, store(1, &[2]));
     assert_eq!(arrived_of(&mut orphans, 0, 1, size(4)), []);
     assert_eq!(arrived(&mut orphans, 0, 1).len(), 1);
 }
@@ -204,8 +204,8 @@ fn a_parent_of_another_block_size_does_not_match() {
 #[test]
 fn blocks_behind_an_orphan_wait_for_it() {
     let mut orphans = Orphans::new(PLENTY);
-    keep(&mut orphans, 0, store(3, &[4]));
-    keep(&mut orphans, 0, store(1, &[2, 3]));
+    insert(&mut orphans, 0, store(3, &[4]));
+    insert(&mut orphans, 0, store(1, &[2, 3]));
     assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[2, 3])]);
     assert_eq!(arrived(&mut orphans, 0, 2), []);
     assert_eq!(arrived(&mut orphans, 0, 3), [store(3, &[4])]);
@@ -214,7 +214,7 @@ fn blocks_behind_an_orphan_wait_for_it() {
 #[test]
 fn a_removed_orphan_leaves_a_hole_and_blocks_behind_it_wait_for_it() {
     let mut orphans = Orphans::new(PLENTY);
-    keep(&mut orphans, 0, store(1, &[2, 3, 4, 5]));
+    insert(&mut orphans, 0, store(1, &[2, 3, 4, 5]));
     assert!(removed(&mut orphans, 0, 3));
     assert!(!removed(&mut orphans, 0, 3), "it is already removed");
     assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[2])]);
@@ -227,7 +227,7 @@ fn a_removed_orphan_leaves_a_hole_and_blocks_behind_it_wait_for_it() {
 fn orphans_can_be_removed_from_either_end() {
     for order in [[2, 3, 4], [4, 3, 2], [3, 2, 4]] {
         let mut orphans = Orphans::new(PLENTY);
-        keep(&mut orphans, 0, store(1, &[2, 3, 4]));
+        insert(&mut orphans, 0, store(1, &[2, 3, 4]));
         for name in order {
             assert!(removed(&mut orphans, 0, name));
         }
@@ -242,9 +242,9 @@ fn orphans_can_be_removed_from_either_end() {
 #[test]
 fn a_removal_reaches_every_waiting_copy_of_its_own_tier_and_target() {
     let mut orphans = Orphans::new(PLENTY);
-    keep(&mut orphans, 0, store(1, &[2]));
-    keep(&mut orphans, 0, store(1, &[2, 3]));
-    keep(
+    insert(&mut orphans, 0, store(1, &[2]));
+    insert(&mut orphans, 0, store(1, &[2, 3]));
+    insert(
         &mut orphans,
         0,
         StoredBlocks {
@@ -252,7 +252,7 @@ fn a_removal_reaches_every_waiting_copy_of_its_own_tier_and_target() {
             ..store(1, &[2])
         },
     );
-    keep(&mut orphans, 1, store(1, &[2]));
+    insert(&mut orphans, 1, store(1, &[2]));
     assert!(removed(&mut orphans, 0, 2));
     assert_eq!(
         arrived(&mut orphans, 0, 1),
@@ -269,8 +269,8 @@ fn a_removal_reaches_every_waiting_copy_of_its_own_tier_and_target() {
 fn clearing_drops_one_target_or_one_of_its_tiers() {
     let mut orphans = Orphans::new(PLENTY);
     for slot in 0..2 {
-        keep(&mut orphans, slot, store(1, &[2]));
-        keep(
+        insert(&mut orphans, slot, store(1, &[2]));
+        insert(
             &mut orphans,
             slot,
             StoredBlocks {
@@ -296,7 +296,7 @@ fn clearing_drops_one_target_or_one_of_its_tiers() {
 fn the_oldest_orphans_are_dropped_at_the_limit() {
     let mut orphans = Orphans::new(PLENTY);
     for name in 0..MAX_WAITING as u64 + 10 {
-        keep(&mut orphans, 0, store(name, &[name + 1, name + 2]));
+        insert(&mut orphans, 0, store(name, &[name + 1, name + 2]));
     }
     assert_eq!((orphans.len(), orphans.dropped()), (MAX_WAITING, 20));
     assert_eq!(arrived(&mut orphans, 0, 9), []);
@@ -308,7 +308,7 @@ fn an_endlessly_repeated_store_stays_within_the_byte_limit() {
     let allowed = 64 << 10;
     let mut orphans = Orphans::new(allowed);
     for _ in 0..2000 {
-        keep(&mut orphans, 0, store(1, &[2, 3, 4]));
+        insert(&mut orphans, 0, store(1, &[2, 3, 4]));
         assert!(orphans.bytes() <= allowed);
     }
     assert!(
@@ -321,8 +321,8 @@ fn an_endlessly_repeated_store_stays_within_the_byte_limit() {
 #[test]
 fn a_store_over_the_whole_limit_displaces_nothing() {
     let mut orphans = Orphans::new(4 << 10);
-    keep(&mut orphans, 0, store(1, &[2]));
-    keep(&mut orphans, 0, store(1, &(0..1000).collect::<Vec<_>>()));
+    insert(&mut orphans, 0, store(1, &[2]));
+    insert(&mut orphans, 0, store(1, &(0..1000).collect::<Vec<_>>()));
     assert_eq!((orphans.len(), orphans.dropped()), (1, 1000));
 }
 
@@ -330,7 +330,7 @@ fn a_store_over_the_whole_limit_displaces_nothing() {
 fn a_store_full_of_holes_counts_toward_the_limit() {
     let names: Vec<_> = (2..2 + 4 * MAX_WAITING as u64).collect();
     let mut orphans = Orphans::new(PLENTY);
-    keep(&mut orphans, 0, store(1, &names));
+    insert(&mut orphans, 0, store(1, &names));
     for name in names.iter().step_by(2) {
         removed(&mut orphans, 0, *name);
         assert!(orphans.len() <= MAX_WAITING);
@@ -346,7 +346,7 @@ fn a_store_full_of_holes_counts_toward_the_limit() {
 #[test]
 fn a_store_without_a_missing_parent_does_not_wait() {
     let mut orphans = Orphans::new(PLENTY);
-    keep(
+    insert(
         &mut orphans,
         0,
         StoredBlocks {
@@ -354,8 +354,8 @@ fn a_store_without_a_missing_parent_does_not_wait() {
             ..store(1, &[2])
         },
     );
-    keep(&mut orphans, 0, store(1, &[]));
-    keep(
+    insert(&mut orphans, 0, store(1, &[]));
+    insert(
         &mut orphans,
         0,
         StoredBlocks {
@@ -368,7 +368,7 @@ fn a_store_without_a_missing_parent_does_not_wait() {
 
 #[derive(Clone, Debug)]
 enum OrphanStep {
-    Keep {
+    Insert {
         slot: u32,
         parent: u64,
         names: Vec<u64>,
@@ -397,7 +397,7 @@ fn step() -> impl Strategy<Value = OrphanStep> {
     let names = || prop::collection::vec(0_u64..12, 1..6);
     prop_oneof![
         6 => (0..2_u32, 0..12_u64, names(), tier())
-            .prop_map(|(slot, parent, names, tier)| OrphanStep::Keep { slot, parent, names, tier }),
+            .prop_map(|(slot, parent, names, tier)| OrphanStep::Insert { slot, parent, names, tier }),
         3 => (0..2_u32, 0..12_u64).prop_map(|(slot, name)| OrphanStep::Arrived { slot, name }),
         5 => (0..2_u32, 0..12_u64, tier()).prop_map(|(slot, name, tier)| OrphanStep::Removed { slot, name, tier }),
         1 => (0..2_u32).prop_map(|slot| OrphanStep::Clear { slot }),
@@ -438,7 +438,7 @@ fn apply(
     step: OrphanStep,
 ) -> Result<(), TestCaseError> {
     match step {
-        OrphanStep::Keep {
+        OrphanStep::Insert {
             slot,
             parent,
             names,
@@ -448,7 +448,7 @@ fn apply(
                 tier,
                 ..store(parent, &names)
             };
-            keep(orphans, slot, stored.clone());
+            insert(orphans, slot, stored.clone());
             model.push((slot, stored));
         }
         OrphanStep::Arrived { slot, name } => {

@@ -47,7 +47,7 @@ impl BlockRange {
     }
 
     /// Returns the blocks as held by a slot in a tier.
-    pub(crate) fn held_by(self, slot: u32, tier: u32) -> TierSpan {
+    pub(crate) fn span_of(self, slot: u32, tier: u32) -> TierSpan {
         TierSpan {
             slot,
             tier,

@@ -29,18 +29,18 @@ const PROMPTS: [[u8; 14]; 3] = [
 
 /// Blocks that one target certainly holds, and may hold; a bit for each.
 #[derive(Clone, Copy, Debug, Default)]
-struct HeldBounds {
+struct ResidencyBounds {
     surely: u32,
     perhaps: u32,
 }
 
-type HeldState = [HeldBounds; TARGETS];
+type ResidencyState = [ResidencyBounds; TARGETS];
 
 struct ScenarioWorld {
     index: KvIndex,
     namespace: Namespace,
     /// All states so far. A plain lock, not the checker's: reading takes no scheduler step.
-    states: Mutex<Vec<HeldState>>,
+    states: Mutex<Vec<ResidencyState>>,
 }
 
 fn target(number: usize) -> Target {
@@ -58,11 +58,11 @@ fn hashes(blocks: &[u8]) -> Vec<SequenceHash> {
     blocks.iter().map(|block| hash(*block)).collect()
 }
 
-/// Returns the number of leading blocks of a prompt in `held`.
-fn leading(held: u32, prompt: &[u8]) -> u32 {
+/// Returns the number of leading blocks of a prompt in `resident`.
+fn leading(resident: u32, prompt: &[u8]) -> u32 {
     prompt
         .iter()
-        .take_while(|block| held >> **block & 1 == 1)
+        .take_while(|block| resident >> **block & 1 == 1)
         .count() as u32
 }
 
@@ -84,7 +84,7 @@ impl ScenarioWorld {
         Self {
             index,
             namespace,
-            states: Mutex::new(vec![HeldState::default()]),
+            states: Mutex::new(vec![ResidencyState::default()]),
         }
     }
 
@@ -92,7 +92,7 @@ impl ScenarioWorld {
     fn note(&self, number: usize, surely: u32, perhaps: u32) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = states[states.len() - 1];
-        state[number] = HeldBounds { surely, perhaps };
+        state[number] = ResidencyBounds { surely, perhaps };
         states.push(state);
     }
 
@@ -105,7 +105,7 @@ impl ScenarioWorld {
     }
 
     /// Does one lookup, and compares it with the states during it.
-    fn look(&self, dice: &mut SplitMix64, matches: &mut Matches) {
+    fn lookup(&self, dice: &mut SplitMix64, matches: &mut Matches) {
         let prompt = dice.pick(&PROMPTS);
         let chain = &hashes(prompt)[..dice.within(1, prompt.len())];
         let prompt = &prompt[..chain.len()];
@@ -148,14 +148,14 @@ impl ScenarioWorld {
         }
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let during = &states[first..];
-        let held_at_once = |state: &HeldState| {
+        let resident_at_once = |state: &ResidencyState| {
             credited
                 .iter()
                 .zip(state)
-                .all(|(credited, held)| *credited <= leading(held.perhaps, prompt))
+                .all(|(credited, resident)| *credited <= leading(resident.perhaps, prompt))
         };
         assert!(
-            during.iter().any(held_at_once),
+            during.iter().any(resident_at_once),
             "{credited:?} of {prompt:?} were never held at once: {during:?}"
         );
         for (number, credited) in credited.iter().enumerate() {
@@ -187,13 +187,13 @@ impl TargetStream<'_> {
         }
     }
 
-    fn held(&self) -> u32 {
+    fn resident(&self) -> u32 {
         self.tiers[0] | self.tiers[1]
     }
 
     /// Runs an operation that changes the holdings to `tiers`.
     fn to(&mut self, tiers: [u32; 2], act: impl FnOnce(&KvIndex)) {
-        let (before, after) = (self.held(), tiers[0] | tiers[1]);
+        let (before, after) = (self.resident(), tiers[0] | tiers[1]);
         self.world.note(self.number, before & after, before | after);
         act(&self.world.index);
         self.tiers = tiers;
@@ -203,17 +203,17 @@ impl TargetStream<'_> {
     /// Stores some blocks of a prompt behind a held one.
     fn store(&mut self, tier: usize, dice: &mut SplitMix64) {
         let prompt = dice.pick(&PROMPTS);
-        let held = self.held();
-        let places: Vec<usize> = (0..prompt.len())
+        let resident = self.resident();
+        let positions: Vec<usize> = (0..prompt.len())
             .filter(|at| {
                 self.tiers[tier] >> prompt[*at] & 1 == 0
-                    && (*at == 0 || held >> prompt[at - 1] & 1 == 1)
+                    && (*at == 0 || resident >> prompt[at - 1] & 1 == 1)
             })
             .collect();
-        if places.is_empty() {
+        if positions.is_empty() {
             return;
         }
-        let from = *dice.pick(&places);
+        let from = *dice.pick(&positions);
         let most = prompt[from..]
             .iter()
             .take_while(|block| self.tiers[tier] >> **block & 1 == 0)
@@ -298,7 +298,7 @@ pub(super) fn run(seed: u64) {
         let (world, mut dice) = (Arc::clone(&world), SplitMix64::new(dice.roll()));
         thread::spawn(move || {
             let mut matches = Matches::default();
-            (0..6).for_each(|_| world.look(&mut dice, &mut matches));
+            (0..6).for_each(|_| world.lookup(&mut dice, &mut matches));
         })
     });
     writers
@@ -306,6 +306,6 @@ pub(super) fn run(seed: u64) {
         .chain(readers)
         .for_each(|thread| thread.join().unwrap());
     // No operation is in progress any more: exactly the held blocks.
-    (0..4).for_each(|_| world.look(&mut dice, &mut Matches::default()));
+    (0..4).for_each(|_| world.lookup(&mut dice, &mut Matches::default()));
     world.index.check();
 }

@@ -15,32 +15,32 @@ use std::{
 use loom::sync::atomic::{self, Ordering};
 
 static WEAKENED: LazyLock<Option<String>> = LazyLock::new(|| env::var("KV_INDEX_WEAKENED").ok());
-static TOLD: LazyLock<Option<Mutex<BTreeSet<String>>>> =
+static REPORTED: LazyLock<Option<Mutex<BTreeSet<String>>>> =
     LazyLock::new(|| env::var_os("KV_INDEX_SITES").map(|_| Mutex::default()));
 
 /// Returns `order`, unless it is removed at the caller's place.
 #[track_caller]
-fn kept(order: Ordering) -> Ordering {
-    if order == Ordering::Relaxed || WEAKENED.is_none() && TOLD.is_none() {
+fn effective(order: Ordering) -> Ordering {
+    if order == Ordering::Relaxed || WEAKENED.is_none() && REPORTED.is_none() {
         return order;
     }
-    let place = Location::caller();
-    let file = place.file();
-    let place = format!(
+    let location = Location::caller();
+    let file = location.file();
+    let location = format!(
         "{}:{}:{}",
         &file[file.find("src/").unwrap_or(0)..],
-        place.line(),
-        place.column()
+        location.line(),
+        location.column()
     );
-    if let Some(told) = &*TOLD
-        && told
+    if let Some(reported) = &*REPORTED
+        && reported
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(place.clone())
+            .insert(location.clone())
     {
-        eprintln!("site {place} {order:?}");
+        eprintln!("site {location} {order:?}");
     }
-    if WEAKENED.as_ref() == Some(&place) {
+    if WEAKENED.as_ref() == Some(&location) {
         Ordering::Relaxed
     } else {
         order
@@ -49,7 +49,7 @@ fn kept(order: Ordering) -> Ordering {
 
 #[track_caller]
 pub(crate) fn fence(order: Ordering) {
-    let order = kept(order);
+    let order = effective(order);
     if order != Ordering::Relaxed {
         atomic::fence(order);
     }
@@ -73,12 +73,12 @@ impl AtomicU64 {
 
     #[track_caller]
     pub(crate) fn load(&self, order: Ordering) -> u64 {
-        self.word.load(kept(order))
+        self.word.load(effective(order))
     }
 
     #[track_caller]
     pub(crate) fn store(&self, value: u64, order: Ordering) {
-        let order = kept(order);
+        let order = effective(order);
         if self.last.swap(value, Ordering::Relaxed) != value || order != Ordering::Relaxed {
             self.word.store(value, order);
         }
@@ -87,7 +87,7 @@ impl AtomicU64 {
     #[track_caller]
     pub(crate) fn fetch_add(&self, more: u64, order: Ordering) -> u64 {
         self.last.fetch_add(more, Ordering::Relaxed);
-        self.word.fetch_add(more, kept(order))
+        self.word.fetch_add(more, effective(order))
     }
 }
 
@@ -101,11 +101,11 @@ impl AtomicU32 {
 
     #[track_caller]
     pub(crate) fn load(&self, order: Ordering) -> u32 {
-        self.0.load(kept(order))
+        self.0.load(effective(order))
     }
 
     #[track_caller]
     pub(crate) fn store(&self, value: u32, order: Ordering) {
-        self.0.store(value, kept(order));
+        self.0.store(value, effective(order));
     }
 }

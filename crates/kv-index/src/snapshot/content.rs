@@ -5,7 +5,7 @@ use std::ops::Range;
 use kv_blocks::{EngineHash, SequenceHash};
 
 use super::{
-    HoldingRecord, NameStretch, NamespaceRecord, ParentLink, RecordCounts, RunRecord, TargetRecord,
+    HolderRecord, NameStretch, NamespaceRecord, ParentLink, RecordCounts, RunRecord, TargetRecord,
 };
 
 /// A whole snapshot. Every number in it refers to an existing item, parents come before children,
@@ -19,7 +19,7 @@ pub(crate) struct SnapshotContent {
     pub(super) targets: Vec<TargetRecord>,
     pub(super) runs: Vec<SnapshotRun>,
     pub(super) hashes: Vec<SequenceHash>,
-    pub(super) holders: Vec<HoldingRecord>,
+    pub(super) holders: Vec<HolderRecord>,
     pub(super) names: Vec<NameStretch>,
     pub(super) engine: Vec<EngineHash>,
     pub(super) bytes: u64,

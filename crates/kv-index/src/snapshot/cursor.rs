@@ -9,7 +9,7 @@ use super::SnapshotError;
 /// A position in a page.
 #[derive(Debug)]
 pub(super) struct Cursor<'p> {
-    rest: &'p [u8],
+    remaining: &'p [u8],
     /// Offset in the file behind the page.
     end: u64,
 }
@@ -18,20 +18,20 @@ impl<'p> Cursor<'p> {
     /// Creates a cursor at the start of a page that is at `start` in the file.
     pub(super) fn new(page: &'p [u8], start: u64) -> Self {
         Self {
-            rest: page,
+            remaining: page,
             end: start + page.len() as u64,
         }
     }
 
     pub(super) fn is_at_end(&self) -> bool {
-        self.rest.is_empty()
+        self.remaining.is_empty()
     }
 
     /// Returns an error at the last read position.
     pub(super) fn damaged(&self, what: String) -> SnapshotError {
         SnapshotError::Damaged {
             what,
-            at: self.end - self.rest.len() as u64,
+            at: self.end - self.remaining.len() as u64,
         }
     }
 
@@ -108,28 +108,28 @@ impl<'p> Cursor<'p> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], SnapshotError> {
-        let Some((array, rest)) = self.rest.split_first_chunk() else {
+        let Some((array, remaining)) = self.remaining.split_first_chunk() else {
             return Err(self.short(N as u64));
         };
-        self.rest = rest;
+        self.remaining = remaining;
         Ok(*array)
     }
 
     fn bytes(&mut self, count: u64) -> Result<&'p [u8], SnapshotError> {
         let split = usize::try_from(count)
             .ok()
-            .and_then(|count| self.rest.split_at_checked(count));
-        let Some((bytes, rest)) = split else {
+            .and_then(|count| self.remaining.split_at_checked(count));
+        let Some((bytes, remaining)) = split else {
             return Err(self.short(count));
         };
-        self.rest = rest;
+        self.remaining = remaining;
         Ok(bytes)
     }
 
-    fn short(&self, wanted: u64) -> SnapshotError {
+    fn short(&self, needed: u64) -> SnapshotError {
         self.damaged(format!(
-            "a field of {wanted} bytes, expected at most the {} left of its page",
-            self.rest.len()
+            "a field of {needed} bytes, expected at most the {} left of its page",
+            self.remaining.len()
         ))
     }
 }

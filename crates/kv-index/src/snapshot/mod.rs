@@ -29,7 +29,7 @@ pub(crate) use {
     content::SnapshotContent,
     read::read,
     records::{
-        HoldingRecord, MAX_RUN_BLOCKS, MemberRecord, NameStretch, NamespaceRecord, ParentLink,
+        HolderRecord, MAX_RUN_BLOCKS, MemberRecord, NameStretch, NamespaceRecord, ParentLink,
         RecordCounts, RunRecord, TargetRecord,
     },
     write::SnapshotWriter,

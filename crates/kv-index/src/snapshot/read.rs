@@ -78,7 +78,7 @@ struct SnapshotReader {
     namespaces: HashSet<Namespace>,
     slots: HashSet<u32>,
     targets: HashSet<Target>,
-    families: HashSet<u32>,
+    groups: HashSet<u32>,
     /// Position in `content.runs` by run id.
     runs: HashMap<u32, usize>,
 }
@@ -152,7 +152,7 @@ impl SnapshotReader {
             .collect::<Result<Vec<_>, _>>()?;
         let member = if page.flag()? {
             Some(MemberRecord {
-                family: page.u32()?,
+                group: page.u32()?,
                 common: page.flag()?,
                 proven: page.flag()?,
             })
@@ -167,7 +167,7 @@ impl SnapshotReader {
                 "slot {slot} is target {target} again, expected another target"
             )));
         }
-        self.families.extend(member.map(|member| member.family));
+        self.groups.extend(member.map(|member| member.group));
         self.content.targets.push(TargetRecord {
             slot,
             target,

@@ -32,7 +32,7 @@ pub(crate) struct TargetRecord {
 /// A target's membership of a group of engines that give the same content the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemberRecord {
-    pub(crate) family: u32,
+    pub(crate) group: u32,
     /// Whether the group is the initial one of the model.
     pub(crate) common: bool,
     /// Whether another member's hashes have confirmed the membership.
@@ -53,7 +53,7 @@ pub(crate) struct RunRecord<'a> {
     pub(crate) hashes: &'a [SequenceHash],
     /// In a read snapshot: in the order of slot, tier and start, with no two for the same block in
     /// the same place.
-    pub(crate) holders: &'a [HoldingRecord],
+    pub(crate) holders: &'a [HolderRecord],
     pub(crate) names: &'a [NameStretch],
     /// The engine hashes of all `names`, one stretch after the other.
     pub(crate) engine: &'a [EngineHash],
@@ -81,18 +81,18 @@ pub(crate) struct ParentLink {
 
 /// Blocks `start..end` of a run are held by the target of `slot` in `tier`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct HoldingRecord {
+pub(crate) struct HolderRecord {
     pub(crate) slot: u32,
     pub(crate) tier: Tier,
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-/// `count` consecutive blocks of a run, from block `at`, with engine hashes in `family`. A block
+/// `count` consecutive blocks of a run, from block `at`, with engine hashes in `group`. A block
 /// may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameStretch {
-    pub(crate) family: u32,
+    pub(crate) group: u32,
     /// The block size of the announcement.
     pub(crate) size: BlockSize,
     pub(crate) at: u32,

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use kv_blocks::{HashScheme, Namespace, PromptIdentity, Tier};
 
 use super::{
-    HoldingRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord, TargetRecord,
+    HolderRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord, TargetRecord,
     page::{PageWriter, too_long},
     records::kind,
 };
@@ -83,7 +83,7 @@ impl<'w> SnapshotWriter<'w> {
             }
             page.push(u8::from(member.is_some()));
             if let Some(member) = member {
-                u32s(page, &[member.family]);
+                u32s(page, &[member.group]);
                 page.extend([u8::from(member.common), u8::from(member.proven)]);
             }
             Ok(())
@@ -106,9 +106,9 @@ impl<'w> SnapshotWriter<'w> {
             Ok(())
         })?;
         // Most blocks have several holders, and most of those hold the same range.
-        let stretch = |held: &HoldingRecord| (held.start, held.end, held.tier);
+        let stretch = |record: &HolderRecord| (record.start, record.end, record.tier);
         let mut holders = run.holders.to_vec();
-        holders.sort_unstable_by_key(|held| (stretch(held), held.slot));
+        holders.sort_unstable_by_key(|record| (stretch(record), record.slot));
         for alike in holders.chunk_by(|one, next| stretch(one) == stretch(next)) {
             alike
                 .chunks(HOLDERS_IN_A_RECORD)
@@ -121,7 +121,7 @@ impl<'w> SnapshotWriter<'w> {
                 let count = length("a stretch of names", names.len())?;
                 u32s(
                     page,
-                    &[stretch.family, stretch.size.tokens(), stretch.at, count],
+                    &[stretch.group, stretch.size.tokens(), stretch.at, count],
                 );
                 words(page, names, |name| name.0);
                 Ok(())
@@ -149,8 +149,8 @@ impl<'w> SnapshotWriter<'w> {
     }
 
     /// Writes holders of the same range.
-    fn holders(&mut self, holders: &[HoldingRecord]) -> io::Result<()> {
-        let Some(HoldingRecord {
+    fn holders(&mut self, holders: &[HolderRecord]) -> io::Result<()> {
+        let Some(HolderRecord {
             tier, start, end, ..
         }) = holders.first()
         else {
@@ -162,8 +162,8 @@ impl<'w> SnapshotWriter<'w> {
             u32s(page, &[*start, *end]);
             page.push(tier_code(*tier));
             u32s(page, &[length("the holders of a run", holders.len())?]);
-            for holding in holders {
-                u32s(page, &[holding.slot]);
+            for record in holders {
+                u32s(page, &[record.slot]);
             }
             Ok(())
         })
@@ -217,9 +217,9 @@ fn u64s(page: &mut Vec<u8>, numbers: &[u64]) {
 fn words<T>(page: &mut Vec<u8>, items: &[T], word: impl Fn(&T) -> u64) {
     let start = page.len();
     page.resize(start + items.len() * 8, 0);
-    let (places, _) = page[start..].as_chunks_mut();
-    for (place, item) in places.iter_mut().zip(items) {
-        *place = word(item).to_le_bytes();
+    let (chunks, _) = page[start..].as_chunks_mut();
+    for (chunk, item) in chunks.iter_mut().zip(items) {
+        *chunk = word(item).to_le_bytes();
     }
 }
 

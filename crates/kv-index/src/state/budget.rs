@@ -49,17 +49,17 @@ impl IndexState {
             + self.targets.copies_bytes()
     }
 
-    /// Makes room for more blocks. With `stamp`, the blocks of that speculative entry, for which
+    /// Makes room for more blocks. With `generation`, the blocks of that speculative entry, for which
     /// only older entries are evicted; otherwise announced blocks. Pinned blocks stay.
     pub(super) fn make_room(
         &mut self,
         core: &SharedIndex,
-        stamp: Option<u64>,
+        generation: Option<u64>,
         room: &mut EvictionEffort,
     ) -> Result<(), NoFreeLines> {
         room.attempts += 1;
-        let made =
-            self.drop_oldest_speculation(core, stamp) || stamp.is_none() && self.shed_oldest(core);
+        let made = self.drop_oldest_speculation(core, generation)
+            || generation.is_none() && self.shed_oldest(core);
         self.writer.other_bytes = self.reserve_extra();
         if made { Ok(()) } else { Err(NoFreeLines) }
     }
@@ -90,11 +90,12 @@ impl IndexState {
         };
         let mut lost = Vec::new();
         let before = self.writer.blocks();
-        let held = self.capture_all(core, run);
+        let captured = self.capture_all(core, run);
         self.writer.shed(core, run, |span| lost.push(span));
         self.counts.shed += before - self.writer.blocks();
-        held.into_iter()
-            .for_each(|held| self.publish_changes(core, Some(held)));
+        captured
+            .into_iter()
+            .for_each(|captured| self.publish_changes(core, Some(captured)));
         lost.sort_unstable_by_key(|span| (span.slot, span.start));
         let (mut holder, mut counted) = (None, 0);
         for TierSpan {
@@ -113,18 +114,18 @@ impl IndexState {
             if tier == 0 {
                 self.targets.copies(slot, |copies| {
                     if !copies.is_empty() {
-                        (start..end).for_each(|at| copies.leave(BlockRef { run, at }));
+                        (start..end).for_each(|at| copies.discard(BlockRef { run, at }));
                     }
                 });
             }
         }
-        self.settle();
+        self.apply_effects();
         true
     }
 
     /// Ends the pin; the block may be evicted like any other.
     pub(super) fn release_pin(&mut self, core: &SharedIndex) {
         self.writer.unpin(core);
-        self.settle();
+        self.apply_effects();
     }
 }

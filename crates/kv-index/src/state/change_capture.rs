@@ -62,11 +62,11 @@ impl IndexState {
         run: u32,
         slot: u32,
     ) -> Option<PriorHolding> {
-        let mut holds = false;
+        let mut is_holder = false;
         if self.feed.has_subscribers() && self.writer.space(run).is_some() {
-            self.writer.stretches(core, run, slot, |_| holds = true);
+            self.writer.stretches(core, run, slot, |_| is_holder = true);
         }
-        let before = if holds {
+        let before = if is_holder {
             self.capture(core, run, slot)
         } else {
             None

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::IndexState;
-use crate::{lookup::SharedIndex, table::BlockRef, writer::HeldBlocks};
+use crate::{lookup::SharedIndex, table::BlockRef, writer::BlocksByHolder};
 
 impl IndexState {
     /// Panics if the writer's state contradicts itself or the structure.
@@ -13,7 +13,7 @@ impl IndexState {
         assert!(self.arrived.is_empty(), "no orphan is under way");
         let found = self.writer.check(core);
         self.check_targets(&found);
-        self.check_promises(&found);
+        self.check_speculative_entries(&found);
         self.check_names(core);
         let mut uses = BTreeMap::new();
         for space in (0..self.writer.runs()).filter_map(|run| self.writer.space(run)) {
@@ -32,13 +32,14 @@ impl IndexState {
         );
     }
 
-    fn check_targets(&self, found: &HeldBlocks) {
+    fn check_targets(&self, found: &BlocksByHolder) {
         let mut blocks: BTreeMap<u32, [u64; 4]> = BTreeMap::new();
-        let mut held: BTreeMap<u32, BTreeSet<BlockRef>> = BTreeMap::new();
-        for (run, span) in &found.held {
+        let mut by_slot: BTreeMap<u32, BTreeSet<BlockRef>> = BTreeMap::new();
+        for (run, span) in &found.spans {
             blocks.entry(span.slot).or_default()[span.tier as usize] +=
                 u64::from(span.end - span.start);
-            held.entry(span.slot)
+            by_slot
+                .entry(span.slot)
                 .or_default()
                 .extend((span.start..span.end).map(|at| BlockRef { run: *run, at }));
         }
@@ -50,18 +51,22 @@ impl IndexState {
                 blocks.remove(&slot).unwrap_or_default(),
                 "blocks per tier of {target}"
             );
-            let holds = held.remove(&slot).unwrap_or_default();
-            assert_eq!(owner.held, holds.len() as u64, "blocks of {target}");
-            memberships += owner.held;
+            let resident = by_slot.remove(&slot).unwrap_or_default();
+            assert_eq!(
+                owner.block_count,
+                resident.len() as u64,
+                "blocks of {target}"
+            );
+            memberships += owner.block_count;
             copied += owner.copies.len();
-            for spot in owner.copies.blocks() {
+            for block_ref in owner.copies.blocks() {
                 let on_device = |(run, span): &(u32, crate::runs::TierSpan)| {
-                    (*run, span.slot, span.tier) == (spot.run, slot, 0)
-                        && (span.start..span.end).contains(&spot.at)
+                    (*run, span.slot, span.tier) == (block_ref.run, slot, 0)
+                        && (span.start..span.end).contains(&block_ref.at)
                 };
                 assert!(
-                    found.held.iter().any(on_device),
-                    "{spot:?} counts copies of {target}, which does not hold it"
+                    found.spans.iter().any(on_device),
+                    "{block_ref:?} counts copies of {target}, which does not hold it"
                 );
             }
         }
@@ -76,32 +81,32 @@ impl IndexState {
         );
     }
 
-    fn check_promises(&self, found: &HeldBlocks) {
-        let mut promised: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    fn check_speculative_entries(&self, found: &BlocksByHolder) {
+        let mut by_entry: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (run, known) in &found.expected {
-            let (blocks, ends) = promised.entry(known.stamp).or_insert((0, u64::MAX));
+            let (blocks, ends) = by_entry.entry(known.generation).or_insert((0, u64::MAX));
             *blocks += u64::from(known.span.end - known.span.start);
             *ends = (*ends).min(known.expires);
             let runs = self
                 .speculative
                 .iter()
-                .find(|(stamp, ..)| *stamp == known.stamp)
+                .find(|(generation, ..)| *generation == known.generation)
                 .map(|(_, runs, ..)| runs);
             assert!(
                 runs.is_some_and(|runs| runs.contains(run)),
-                "promise {} is in run {run}",
-                known.stamp
+                "speculative entry {} is in run {run}",
+                known.generation
             );
         }
-        for (stamp, _, blocks, ends) in self.speculative.iter() {
-            let (found, first) = promised.remove(&stamp).unwrap_or_default();
-            assert_eq!(blocks, found, "blocks of promise {stamp}");
+        for (generation, _, blocks, ends) in self.speculative.iter() {
+            let (found, first) = by_entry.remove(&generation).unwrap_or_default();
+            assert_eq!(blocks, found, "blocks of speculative entry {generation}");
             assert!(
                 ends <= first,
-                "promise {stamp} is looked at when its first block ends"
+                "speculative entry {generation} is looked at when its first block ends"
             );
         }
-        assert!(promised.is_empty(), "no promise for {promised:?}");
+        assert!(by_entry.is_empty(), "no speculative entry for {by_entry:?}");
         assert!(self.speculative.blocks() <= self.settings.prediction_max_blocks);
     }
 

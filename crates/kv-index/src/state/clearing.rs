@@ -39,14 +39,14 @@ impl IndexState {
         let Some(slot) = self.targets.find(target) else {
             return true;
         };
-        if self.targets.get(slot).held == 0 && self.speculative.blocks() == 0 {
+        if self.targets.get(slot).block_count == 0 && self.speculative.blocks() == 0 {
             self.begin(slot, &ClearScope::All);
             return true;
         }
         let Some(fresh) = self.targets.replace(slot) else {
             return false;
         };
-        self.leave_slot(core, slot);
+        self.remove_slot(core, slot);
         let owner = self.targets.get(fresh);
         if let Some(model) = &owner.model {
             self.names.join(fresh, hash_group(model));
@@ -64,18 +64,18 @@ impl IndexState {
     pub(crate) fn forget(&mut self, core: &SharedIndex, target: Target) {
         if let Some(slot) = self.targets.find(target) {
             self.targets.retire(slot);
-            self.leave_slot(core, slot);
+            self.remove_slot(core, slot);
         }
     }
 
     /// Withdraws the credit for all blocks of a retired slot.
-    fn leave_slot(&mut self, core: &SharedIndex, slot: u32) {
+    fn remove_slot(&mut self, core: &SharedIndex, slot: u32) {
         core.unassign(slot);
         if !std::mem::replace(&mut self.targets.get_mut(slot).trusted, true) {
             core.set_untrusted(slot, false);
         }
         self.begin(slot, &ClearScope::All);
-        self.names.leave(slot);
+        self.names.remove_member(slot);
     }
 
     /// Clears a slice of the retired slots; returns whether there may be more.
@@ -142,9 +142,9 @@ impl IndexState {
             self.count(slot, 0, 0, -i64::from(at_all));
             self.publish_changes(core, before);
             if left[0] > 0 {
-                self.targets.copies(slot, |copies| copies.leave_run(run));
+                self.targets.copies(slot, |copies| copies.remove_run(run));
             }
-            self.settle();
+            self.apply_effects();
         }
         (end < self.writer.runs()).then_some(end)
     }
@@ -170,12 +170,12 @@ impl IndexState {
 
     /// Returns the runs that a target holds in any tier, with the held blocks.
     pub(super) fn stretches_of(&mut self, core: &SharedIndex, slot: u32) -> Vec<(u32, Range<u32>)> {
-        let mut held = Vec::new();
+        let mut ranges = Vec::new();
         for run in 0..self.writer.runs() {
             self.writer.stretches(core, run, slot, |span| {
-                held.push((run, span.start..span.end))
+                ranges.push((run, span.start..span.end))
             });
         }
-        held
+        ranges
     }
 }

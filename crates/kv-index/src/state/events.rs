@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv_blocks::{Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target};
 
-use super::{IndexState, holding::BlockChain};
+use super::{IndexState, storing::BlockChain};
 use crate::{
     UpdateOutcome,
     lookup::SharedIndex,
@@ -86,7 +86,8 @@ impl IndexState {
                 let outcome = UpdateOutcome::orphaned(stored.hashes.len());
                 self.counts.orphaned += u64::from(outcome.orphans);
                 if matches!(other, ParentRef::Unknown) {
-                    self.orphans.keep(slot, OrphanBlocks::Named(stored.clone()));
+                    self.orphans
+                        .insert(slot, OrphanBlocks::Named(stored.clone()));
                     self.stay_within_budget(core);
                 }
                 return outcome;
@@ -113,7 +114,7 @@ impl IndexState {
             names: Some((&stored.hashes, stored.block_size)),
         };
         let applied = self.store_chain(core, &chain);
-        self.namespaces.leave(namespace.id);
+        self.namespaces.release(namespace.id);
         applied
     }
 
@@ -145,7 +146,7 @@ impl IndexState {
             Some(None) => {
                 let outcome = UpdateOutcome::orphaned(hashed.hashes.len());
                 self.counts.orphaned += u64::from(outcome.orphans);
-                self.orphans.keep(slot, OrphanBlocks::Hashed(hashed));
+                self.orphans.insert(slot, OrphanBlocks::Hashed(hashed));
                 self.stay_within_budget(core);
                 return outcome;
             }
@@ -163,7 +164,7 @@ impl IndexState {
             names: None,
         };
         let applied = self.store_chain(core, &chain);
-        self.namespaces.leave(namespace.id);
+        self.namespaces.release(namespace.id);
         applied
     }
 
@@ -185,9 +186,10 @@ impl IndexState {
         // The parent's engine hash from another target counts only if the two are known to share
         // names.
         let known = self.names.resolve(slot, parent, stored.block_size);
-        let known = known.filter(|known| known.proven || self.writer.holds(core, known.spot, slot));
-        let Some((spot, id)) =
-            known.and_then(|known| Some((known.spot, self.writer.space(known.spot.run)?)))
+        let known =
+            known.filter(|known| known.proven || self.writer.holds(core, known.block_ref, slot));
+        let Some((block_ref, id)) = known
+            .and_then(|known| Some((known.block_ref, self.writer.space(known.block_ref.run)?)))
         else {
             return ParentRef::Unknown;
         };
@@ -202,7 +204,7 @@ impl IndexState {
         {
             return ParentRef::Contradicted;
         }
-        self.namespaces.keep(id);
-        ParentRef::Known(self.namespaces.in_runs(id), Some(spot))
+        self.namespaces.add_use(id);
+        ParentRef::Known(self.namespaces.in_runs(id), Some(block_ref))
     }
 }

@@ -22,28 +22,28 @@ impl IndexState {
     pub(crate) fn export(
         &mut self,
         core: &SharedIndex,
-        place: &mut ExportCursor,
-        wanted: &dyn Fn(Target) -> bool,
+        cursor: &mut ExportCursor,
+        selected: &dyn Fn(Target) -> bool,
     ) -> Option<Vec<ExportedBlocks>> {
-        let (mut told, mut blocks, mut runs) = (Vec::new(), 0, 0);
+        let (mut exported, mut blocks, mut runs) = (Vec::new(), 0, 0);
         while blocks < BLOCKS && runs < RUNS {
             let parent = |run: u32| {
                 self.writer
                     .space(run)
                     .map(|_| core.heads.get(&core.body, run).parent())
             };
-            let next = place.next(self.writer.runs(), |run| {
+            let next = cursor.next(self.writer.runs(), |run| {
                 parent(run).filter(|parent| *parent != NO_RUN)
             });
             let Some(run) = next else {
-                return (!told.is_empty()).then_some(told);
+                return (!exported.is_empty()).then_some(exported);
             };
             runs += 1;
-            let mut of_run = self.export_run(core, run, place, wanted);
+            let mut of_run = self.export_run(core, run, cursor, selected);
             blocks += of_run.iter().map(ExportedBlocks::blocks).sum::<usize>() + 1;
-            told.append(&mut of_run);
+            exported.append(&mut of_run);
         }
-        Some(told)
+        Some(exported)
     }
 
     /// Returns the next stretches of a run.
@@ -51,23 +51,23 @@ impl IndexState {
         &mut self,
         core: &SharedIndex,
         number: u32,
-        place: &mut ExportCursor,
-        wanted: &dyn Fn(Target) -> bool,
+        cursor: &mut ExportCursor,
+        selected: &dyn Fn(Target) -> bool,
     ) -> Vec<ExportedBlocks> {
-        let spans = self.wanted_spans(core, number, wanted);
+        let spans = self.selected_spans(core, number, selected);
         let run = self
             .run(core, number)
-            .filter(|run| !spans.is_empty() && (place.at as usize) < run.hashes.len());
+            .filter(|run| !spans.is_empty() && (cursor.at as usize) < run.hashes.len());
         let Some(run) = run else {
-            place.end_run();
+            cursor.end_run();
             return Vec::new();
         };
-        let from = place.at;
+        let from = cursor.at;
         let step = u32::try_from(BLOCKS / spans.len()).unwrap_or(1).max(1);
         let to = from
             .saturating_add(step)
             .min(u32::try_from(run.hashes.len()).unwrap_or(u32::MAX));
-        place.at = to;
+        cursor.at = to;
         // Blocks of this run that the importer has by now.
         let mut known = spans
             .iter()
@@ -75,7 +75,7 @@ impl IndexState {
             .map(|span| span.end.min(from))
             .max()
             .unwrap_or(0);
-        let mut told = Vec::new();
+        let mut exported = Vec::new();
         for span in &spans {
             let (start, end) = (span.start.max(from), span.end.min(to));
             if start >= end {
@@ -88,33 +88,33 @@ impl IndexState {
                     end: start,
                     ..*span
                 };
-                lead = self.lead(core, &run, gap, wanted);
+                lead = self.lead(core, &run, gap, selected);
             }
             known = known.max(end);
             for (stretch, elsewhere) in by_faster_tiers(*span, start..end, &spans) {
                 let kind = ChangeKind::Stored { elsewhere };
                 let target = self.targets.get(span.slot).target;
                 let blocks = stretch.start as usize..stretch.end as usize;
-                told.push(ExportedBlocks {
+                exported.push(ExportedBlocks {
                     change: run.change(target, tier(*span), kind, blocks),
                     lead: mem::take(&mut lead),
                 });
             }
         }
-        told
+        exported
     }
 
-    fn wanted_spans(
+    fn selected_spans(
         &mut self,
         core: &SharedIndex,
         run: u32,
-        wanted: &dyn Fn(Target) -> bool,
+        selected: &dyn Fn(Target) -> bool,
     ) -> Vec<TierSpan> {
         let mut spans = Vec::new();
         if self.writer.space(run).is_some() {
             self.writer.each_holder(core, run, |span| spans.push(span));
         }
-        spans.retain(|span| wanted(self.targets.get(span.slot).target));
+        spans.retain(|span| selected(self.targets.get(span.slot).target));
         if self.targets.has_sweeps() {
             self.join_retired(&mut spans);
         }
@@ -146,7 +146,7 @@ impl IndexState {
         core: &SharedIndex,
         run: &RunCopy,
         gap: TierSpan,
-        wanted: &dyn Fn(Target) -> bool,
+        selected: &dyn Fn(Target) -> bool,
     ) -> Vec<BlockChange> {
         let target = self.targets.get(gap.slot).target;
         let kind = ChangeKind::Stored { elsewhere: false };
@@ -169,15 +169,18 @@ impl IndexState {
             if parent == NO_RUN {
                 break;
             }
-            let spans = self.wanted_spans(core, parent, wanted);
-            let held = spans
+            let spans = self.selected_spans(core, parent, selected);
+            let covered = spans
                 .iter()
                 .map(|span| span.end.min(attach))
                 .max()
                 .unwrap_or(0);
-            if held < attach {
-                parts.extend(self.run(core, parent).map(|run| part(&run, held..attach)));
-                below = (held == 0).then_some(parent);
+            if covered < attach {
+                parts.extend(
+                    self.run(core, parent)
+                        .map(|run| part(&run, covered..attach)),
+                );
+                below = (covered == 0).then_some(parent);
             }
         }
         parts.reverse();

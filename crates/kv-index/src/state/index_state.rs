@@ -69,16 +69,16 @@ impl IndexState {
 
     /// Removes the records of blocks that left the structure, and counts expected blocks that
     /// ended.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn apply_effects(&mut self) {
         let ChangeEffects { freed, dropped, .. } = &mut self.writer.effects;
         for FreedBlocks { blocks, space } in freed.drain(..) {
             self.names.forget(blocks.run, blocks.start..blocks.end);
             if let Some(space) = space {
-                self.namespaces.leave(space);
+                self.namespaces.release(space);
             }
         }
-        for (stamp, blocks) in dropped.drain(..) {
-            self.speculative.drop_blocks(stamp, blocks);
+        for (generation, blocks) in dropped.drain(..) {
+            self.speculative.drop_blocks(generation, blocks);
         }
     }
 
@@ -87,7 +87,7 @@ impl IndexState {
         let owner = self.targets.get_mut(slot);
         let blocks = &mut owner.blocks[tier as usize];
         *blocks = blocks.wrapping_add_signed(in_tier);
-        owner.held = owner.held.wrapping_add_signed(at_all);
+        owner.block_count = owner.block_count.wrapping_add_signed(at_all);
         self.counts.memberships = self.counts.memberships.wrapping_add_signed(at_all);
     }
 }

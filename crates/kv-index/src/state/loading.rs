@@ -84,17 +84,17 @@ impl IndexState {
             touched -= 1;
         }
         for home in numbers.namespaces.values() {
-            self.namespaces.leave(home.id);
+            self.namespaces.release(home.id);
         }
         while let Some(run) = ragged.pop() {
             self.writer.release(core, run);
         }
-        self.settle();
+        self.apply_effects();
         self.stay_within_budget(core);
         Ok(LoadSummary {
             targets: numbers.slots.len() as u64,
             namespaces: self.namespaces.len() as u64,
-            blocks: self.writer.held_blocks(),
+            blocks: self.writer.block_count(),
             memberships: self.counts.memberships,
             shed: self.counts.shed - shed,
             bytes: content.bytes(),
@@ -116,16 +116,16 @@ impl IndexState {
         match record.member {
             None => self.names.join(slot, hash_group(model)),
             Some(was) => {
-                let relative = numbers.members.get(&was.family).copied();
+                let relative = numbers.members.get(&was.group).copied();
                 let membership = GroupMembership {
                     member: slot,
-                    family: was.family,
+                    group: was.group,
                     common: was.common,
                     proven: was.proven,
                 };
                 self.names
                     .restore_member(hash_group(model), membership, relative);
-                numbers.members.entry(was.family).or_insert(slot);
+                numbers.members.entry(was.group).or_insert(slot);
             }
         }
         for size in &record.block_sizes {
@@ -165,21 +165,21 @@ impl IndexState {
         let known = record
             .holders
             .iter()
-            .filter_map(|held| Some((numbers.slots.get(&held.slot)?, held)));
-        let mut held: Vec<TierSpan> = known
-            .map(|(slot, held)| TierSpan {
+            .filter_map(|tier_spans| Some((numbers.slots.get(&tier_spans.slot)?, tier_spans)));
+        let mut tier_spans: Vec<TierSpan> = known
+            .map(|(slot, tier_spans)| TierSpan {
                 slot: *slot,
-                tier: tier_number(held.tier),
-                start: held.start,
-                end: held.end,
+                tier: tier_number(tier_spans.tier),
+                start: tier_spans.start,
+                end: tier_spans.end,
             })
             .collect();
-        let run = self.writer.restore(core, part, &mut held, touched)?;
-        self.namespaces.keep(part.namespace.id);
+        let run = self.writer.restore(core, part, &mut tier_spans, touched)?;
+        self.namespaces.add_use(part.namespace.id);
         numbers.runs.insert(record.id, run);
-        let reach = held.iter().map(|span| span.end).max().unwrap_or(0);
-        for spans in held.chunk_by_mut(|one, next| one.slot == next.slot) {
-            self.count_held(spans);
+        let reach = tier_spans.iter().map(|span| span.end).max().unwrap_or(0);
+        for spans in tier_spans.chunk_by_mut(|one, next| one.slot == next.slot) {
+            self.count_spans(spans);
         }
         self.load_names(record, numbers, run);
         Ok((run, reach))
@@ -187,20 +187,20 @@ impl IndexState {
 
     fn load_names(&mut self, record: &RunRecord<'_>, numbers: &NumberMap, run: u32) {
         for (stretch, names) in record.named() {
-            if let Some(member) = numbers.members.get(&stretch.family) {
+            if let Some(member) = numbers.members.get(&stretch.group) {
                 let stretch = NamedStretch {
-                    family: stretch.family,
+                    group: stretch.group,
                     size: stretch.size,
                     at: stretch.at,
                     names: names.to_vec(),
                 };
-                self.names.restore_names(*member, run, &stretch);
+                self.names.restore_hashes(*member, run, &stretch);
             }
         }
     }
 
     /// Counts the blocks of one run that one slot holds.
-    fn count_held(&mut self, spans: &mut [TierSpan]) {
+    fn count_spans(&mut self, spans: &mut [TierSpan]) {
         spans.sort_unstable_by_key(|span| span.start);
         let mut end = 0;
         for TierSpan {

@@ -10,7 +10,6 @@ mod check;
 mod clearing;
 mod events;
 mod export;
-mod holding;
 mod index_state;
 mod loading;
 mod named;
@@ -21,6 +20,7 @@ mod saving;
 mod speculate;
 mod speculation_end;
 mod speculative_entries;
+mod storing;
 mod targets;
 #[cfg(test)]
 mod tests;

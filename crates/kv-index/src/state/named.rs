@@ -27,13 +27,13 @@ impl IndexState {
         let mut applied = 0;
         let mut rest = &named.hashes[..];
         while !rest.is_empty() {
-            let spots = self.named_spots(core, slot, rest);
+            let block_refs = self.named_block_refs(core, slot, rest);
             let mut full = None;
-            let mut left = &spots[..];
+            let mut left = &block_refs[..];
             while let Some((at, _)) = left.first() {
                 let length = stretch(left.len(), |at| left[at].1);
                 let (mine, others) = left.split_at(length);
-                if self.hold_in_tier(core, slot, named, mine).is_err() {
+                if self.store_in_tier(core, slot, named, mine).is_err() {
                     full = Some(*at);
                     break;
                 }
@@ -48,13 +48,13 @@ impl IndexState {
                 break;
             }
         }
-        self.settle();
+        self.apply_effects();
         self.stay_within_budget(core);
         UpdateOutcome::applied(applied, named.hashes.len())
     }
 
     /// Returns the certain meanings of a target's engine hashes: position of the hash, and block.
-    fn named_spots(
+    fn named_block_refs(
         &mut self,
         core: &SharedIndex,
         slot: u32,
@@ -65,11 +65,11 @@ impl IndexState {
             .resolve_any(slot, names, |at, _, resolved| found.push((at, resolved)));
         found.sort_unstable_by_key(|(at, _)| *at);
         found.retain(|(_, resolved)| {
-            resolved.proven || self.writer.holds(core, resolved.spot, slot)
+            resolved.proven || self.writer.holds(core, resolved.block_ref, slot)
         });
         found
             .into_iter()
-            .map(|(at, resolved)| (at, resolved.spot))
+            .map(|(at, resolved)| (at, resolved.block_ref))
             .collect()
     }
 
@@ -83,23 +83,23 @@ impl IndexState {
         let Some(slot) = self.targets.find(target) else {
             return Vec::new();
         };
-        self.named_spots(core, slot, names)
+        self.named_block_refs(core, slot, names)
             .into_iter()
-            .map(|(_, spot)| {
-                let space = core.heads.get(&core.body, spot.run).space();
-                (space, self.writer.hash(core, spot))
+            .map(|(_, block_ref)| {
+                let space = core.heads.get(&core.body, block_ref.run).space();
+                (space, self.writer.hash(core, block_ref))
             })
             .collect()
     }
 
-    fn hold_in_tier(
+    fn store_in_tier(
         &mut self,
         core: &SharedIndex,
         slot: u32,
         named: &NamedBlocks,
-        spots: &[(usize, BlockRef)],
+        block_refs: &[(usize, BlockRef)],
     ) -> Result<(), NoFreeLines> {
-        let (Some((_, first)), Some((_, last))) = (spots.first(), spots.last()) else {
+        let (Some((_, first)), Some((_, last))) = (block_refs.first(), block_refs.last()) else {
             return Ok(());
         };
         let span = TierSpan {
@@ -108,6 +108,6 @@ impl IndexState {
             start: first.at.min(last.at),
             end: first.at.max(last.at) + 1,
         };
-        self.hold(core, first.run, span)
+        self.add_holder(core, first.run, span)
     }
 }

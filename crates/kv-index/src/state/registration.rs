@@ -44,8 +44,8 @@ impl IndexState {
         space: u64,
         hash: SequenceHash,
     ) -> Option<u32> {
-        let spot = self.writer.find(core, space, hash.0)?;
-        Some(core.heads.get(&core.body, spot.run).depth() + spot.at)
+        let block_ref = self.writer.find(core, space, hash.0)?;
+        Some(core.heads.get(&core.body, block_ref.run).depth() + block_ref.at)
     }
 
     pub(crate) fn find(&self, target: Target) -> Option<u32> {

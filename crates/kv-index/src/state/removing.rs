@@ -29,9 +29,9 @@ impl IndexState {
         if span.tier == tier_number(Tier::Device) {
             self.targets.copies(span.slot, |copies| {
                 if in_tier > span.blocks() {
-                    copies.leave_run(run);
+                    copies.remove_run(run);
                 } else if !copies.is_empty() {
-                    (span.start..span.end).for_each(|at| copies.leave(BlockRef { run, at }));
+                    (span.start..span.end).for_each(|at| copies.discard(BlockRef { run, at }));
                 }
             });
         }
@@ -47,14 +47,14 @@ impl IndexState {
         let Some(slot) = self.targets.find(target) else {
             return UpdateOutcome::applied(0, removed.hashes.len());
         };
-        let mut spots = Vec::with_capacity(removed.hashes.len());
+        let mut block_refs = Vec::with_capacity(removed.hashes.len());
         self.names
             .resolve_any(slot, &removed.hashes, |at, size, resolved| {
-                spots.push((at, size, resolved.spot))
+                block_refs.push((at, size, resolved.block_ref))
             });
-        spots.sort_unstable_by_key(|(at, ..)| *at);
+        block_refs.sort_unstable_by_key(|(at, ..)| *at);
         let mut known = 0;
-        let mut rest = &spots[..];
+        let mut rest = &block_refs[..];
         while let Some((_, _, first)) = rest.first() {
             let count = stretch(rest.len(), |at| rest[at].2);
             let (mine, others) = rest.split_at(count);
@@ -68,12 +68,12 @@ impl IndexState {
             };
             known += count(removed.hashes.iter().filter(waited).count());
         }
-        for (at, size, spot) in spots {
-            if self.names.is_alone(slot) && !self.writer.holds(core, spot, slot) {
+        for (at, size, block_ref) in block_refs {
+            if self.names.is_alone(slot) && !self.writer.holds(core, block_ref, slot) {
                 self.names.remove_hash(slot, removed.hashes[at], size);
             }
         }
-        self.settle();
+        self.apply_effects();
         // A hole may need more memory than the span it splits.
         self.stay_within_budget(core);
         UpdateOutcome::applied(known, removed.hashes.len())
@@ -93,13 +93,13 @@ impl IndexState {
         let mut applied = 0;
         let mut rest = hashes;
         while let Some(first) = rest.first() {
-            let Some(spot) = self.writer.find(core, space, first.0) else {
+            let Some(block_ref) = self.writer.find(core, space, first.0) else {
                 rest = &rest[1..];
                 continue;
             };
-            let (end, count) = self.writer.stretch(core, spot, rest);
+            let (end, count) = self.writer.stretch(core, block_ref, rest);
             rest = &rest[count..];
-            applied += self.remove_stretch(core, slot, tier, spot, end);
+            applied += self.remove_stretch(core, slot, tier, block_ref, end);
         }
         if !self.orphans.is_empty() {
             let waited = |hash: &&SequenceHash| {
@@ -108,7 +108,7 @@ impl IndexState {
             };
             applied += count(hashes.iter().filter(waited).count());
         }
-        self.settle();
+        self.apply_effects();
         self.stay_within_budget(core);
         UpdateOutcome::applied(applied, hashes.len())
     }
@@ -145,21 +145,21 @@ impl IndexState {
             } else {
                 first.at - number
             };
-            let spot = BlockRef { run: first.run, at };
-            let held = self.targets.get(slot).blocks[Tier::Device.index()];
+            let block_ref = BlockRef { run: first.run, at };
+            let device_blocks = self.targets.get(slot).blocks[Tier::Device.index()];
             let spare = self.targets.copies(slot, |copies| {
                 copies.record_removals(1);
-                copies.take(spot, held)
+                copies.take(block_ref, device_blocks)
             });
             done += if spare {
                 1
             } else {
-                self.remove_from_tier(core, spot.run, TierSpan::of_block(slot, tier, at))
+                self.remove_from_tier(core, block_ref.run, TierSpan::of_block(slot, tier, at))
             };
         }
-        while let Some(spot) = self.targets.copies(slot, Copies::next_expired) {
-            let span = TierSpan::of_block(slot, Tier::Device, spot.at);
-            self.remove_from_tier(core, spot.run, span);
+        while let Some(block_ref) = self.targets.copies(slot, Copies::next_expired) {
+            let span = TierSpan::of_block(slot, Tier::Device, block_ref.at);
+            self.remove_from_tier(core, block_ref.run, span);
         }
         done
     }
@@ -171,22 +171,24 @@ impl IndexState {
             return;
         };
         self.targets.get_mut(slot).torn = true;
-        for spot in self.targets.copies(slot, Copies::distrust) {
-            let span = TierSpan::of_block(slot, Tier::Device, spot.at);
-            self.remove_from_tier(core, spot.run, span);
+        for block_ref in self.targets.copies(slot, Copies::distrust) {
+            let span = TierSpan::of_block(slot, Tier::Device, block_ref.at);
+            self.remove_from_tier(core, block_ref.run, span);
         }
-        self.settle();
+        self.apply_effects();
         self.stay_within_budget(core);
     }
 }
 
 /// Returns how many of the blocks are neighbours in one run, going up or down.
-pub(super) fn stretch(len: usize, spot: impl Fn(usize) -> BlockRef) -> usize {
-    let first = spot(0);
+pub(super) fn stretch(len: usize, block_ref: impl Fn(usize) -> BlockRef) -> usize {
+    let first = block_ref(0);
     let along = |step: i64| {
         let expected = |number: usize| i64::from(first.at) + step * number as i64;
         (1..len)
-            .take_while(|n| spot(*n).run == first.run && i64::from(spot(*n).at) == expected(*n))
+            .take_while(|n| {
+                block_ref(*n).run == first.run && i64::from(block_ref(*n).at) == expected(*n)
+            })
             .count()
             + 1
     };

@@ -26,7 +26,7 @@ impl IndexState {
     pub(crate) fn stats(&self) -> IndexStats {
         IndexStats {
             namespaces: self.namespaces.len() as u64,
-            distinct: self.writer.held_blocks(),
+            distinct: self.writer.block_count(),
             memberships: self.counts.memberships,
             speculative: self.speculative.speculative(),
             predicted: self.speculative.blocks() - self.speculative.speculative(),
@@ -59,7 +59,7 @@ impl IndexState {
                 *digest = digest.wrapping_add(part);
             });
         }
-        let mut told: Vec<_> = self
+        let mut digests: Vec<_> = self
             .targets
             .iter()
             .flat_map(|(target, slot)| {
@@ -77,35 +77,40 @@ impl IndexState {
             })
             .filter(|digest| digest.blocks > 0)
             .collect();
-        told.sort_unstable_by_key(|digest| (digest.target, digest.tier));
-        told
+        digests.sort_unstable_by_key(|digest| (digest.target, digest.tier));
+        digests
     }
 
-    /// Returns the memberships of some blocks from `place` on, and moves `place`; `None` after the
+    /// Returns the memberships of some blocks from `cursor` on, and moves `cursor`; `None` after the
     /// last.
     pub(crate) fn dump(
         &mut self,
         core: &SharedIndex,
-        place: &mut DumpCursor,
+        cursor: &mut DumpCursor,
     ) -> Option<Vec<DumpRow>> {
         let runs = self.writer.runs();
-        if place.run >= runs {
+        if cursor.run >= runs {
             return None;
         }
         let mut rows = Vec::new();
-        let end = runs.min(place.run.saturating_add(RUNS));
-        while rows.len() < ROWS && place.run < end {
-            self.dump_blocks(core, place, &mut rows);
+        let end = runs.min(cursor.run.saturating_add(RUNS));
+        while rows.len() < ROWS && cursor.run < end {
+            self.dump_blocks(core, cursor, &mut rows);
         }
         Some(rows)
     }
 
     /// Adds some blocks of one run, with all their holders.
-    fn dump_blocks(&mut self, core: &SharedIndex, place: &mut DumpCursor, rows: &mut Vec<DumpRow>) {
-        let DumpCursor { run, at: from } = *place;
+    fn dump_blocks(
+        &mut self,
+        core: &SharedIndex,
+        cursor: &mut DumpCursor,
+        rows: &mut Vec<DumpRow>,
+    ) {
+        let DumpCursor { run, at: from } = *cursor;
         let blocks = core.heads.get(&core.body, run).blocks();
         let Some(space) = self.writer.space(run).filter(|_| from < blocks) else {
-            *place = DumpCursor {
+            *cursor = DumpCursor {
                 run: run + 1,
                 at: 0,
             };
@@ -118,7 +123,7 @@ impl IndexState {
         }
         let count = (ROWS - rows.len()) / spans.len().max(1);
         let to = blocks.min(from.saturating_add(u32::try_from(count.max(1)).unwrap_or(u32::MAX)));
-        place.at = to;
+        cursor.at = to;
         let space = self.namespaces.get(space);
         let head = core.heads.get(&core.body, run);
         // The block before the first one is the parent.
@@ -142,17 +147,17 @@ impl IndexState {
         for span in spans {
             let target = self.targets.get(span.slot).target;
             rows.extend((span.start.max(from)..span.end.min(to)).map(|at| {
-                let place = (at - from) as usize;
+                let offset = (at - from) as usize;
                 DumpRow {
                     namespace: Arc::clone(&space.namespace),
                     salt_digest: space.salt_digest.clone(),
                     target,
                     tier: Tier::ALL[span.tier as usize],
                     depth: head.depth() + at,
-                    hash: SequenceHash(hashes[place]),
-                    parent: place
+                    hash: SequenceHash(hashes[offset]),
+                    parent: offset
                         .checked_sub(1)
-                        .map_or(before, |place| Some(hashes[place]))
+                        .map_or(before, |previous| Some(hashes[previous]))
                         .map(SequenceHash),
                 }
             }));

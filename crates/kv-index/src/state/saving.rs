@@ -18,7 +18,7 @@ use crate::{
     report::count,
     runs::{NO_RUN, TierSpan},
     snapshot::{
-        self, HoldingRecord, MemberRecord, NameStretch, NamespaceRecord, ParentLink, RunRecord,
+        self, HolderRecord, MemberRecord, NameStretch, NamespaceRecord, ParentLink, RunRecord,
         TargetRecord,
     },
 };
@@ -70,7 +70,7 @@ impl IndexState {
         Ok(SaveSummary {
             targets,
             namespaces: spaces.len() as u64,
-            blocks: self.writer.held_blocks(),
+            blocks: self.writer.block_count(),
             memberships: self.counts.memberships,
             bytes: file.finish()?,
         })
@@ -84,7 +84,7 @@ impl IndexState {
                 (
                     of.member,
                     MemberRecord {
-                        family: of.family,
+                        group: of.group,
                         common: of.common,
                         proven: of.proven,
                     },
@@ -93,7 +93,7 @@ impl IndexState {
             .collect();
         let mut slots: Vec<u32> = self.targets.iter().map(|(_, slot)| slot).collect();
         slots.retain(|slot| {
-            self.targets.get(*slot).model.is_some() || self.targets.get(*slot).held > 0
+            self.targets.get(*slot).model.is_some() || self.targets.get(*slot).block_count > 0
         });
         slots.sort_unstable();
         for slot in &slots {
@@ -205,14 +205,14 @@ impl IndexState {
         })
     }
 
-    fn holders_to_save(&mut self, core: &SharedIndex, run: u32) -> Vec<HoldingRecord> {
+    fn holders_to_save(&mut self, core: &SharedIndex, run: u32) -> Vec<HolderRecord> {
         let mut holders = Vec::new();
         let targets = &self.targets;
         self.writer.each_holder(core, run, |span| {
             if targets.get(span.slot).retired {
                 return;
             }
-            holders.push(HoldingRecord {
+            holders.push(HolderRecord {
                 slot: span.slot,
                 tier: Tier::ALL[span.tier as usize],
                 start: span.start,
@@ -233,7 +233,7 @@ impl IndexState {
             let count = count(stretch.names.len());
             if count > 0 {
                 names.push(NameStretch {
-                    family: stretch.family,
+                    group: stretch.group,
                     size: stretch.size,
                     at: stretch.at,
                     count,

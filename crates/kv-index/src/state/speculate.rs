@@ -29,7 +29,7 @@ pub(crate) struct ExpectedChain<'a> {
 /// Progress of a speculative entry that is being made.
 struct SpeculationProgress {
     slot: u32,
-    stamp: u64,
+    generation: u64,
     expires: u64,
     /// The entry so far. Its first expiry is `expires`, or later if blocks are renewed.
     entry: SpeculativeEntry,
@@ -61,7 +61,7 @@ impl IndexState {
         };
         let mut next = SpeculationProgress {
             slot,
-            stamp: self.speculative.stamp(),
+            generation: self.speculative.next_generation(),
             expires: self.expiry(slot, expected),
             entry: SpeculativeEntry {
                 kind: expected.kind,
@@ -74,14 +74,14 @@ impl IndexState {
             effort: EvictionEffort::default(),
         };
         self.expect_chain(core, chain, &mut next);
-        self.namespaces.leave(namespace.id);
-        let (stamp, blocks) = (next.stamp, next.entry.blocks);
-        self.speculative.add(stamp, next.entry);
+        self.namespaces.release(namespace.id);
+        let (generation, blocks) = (next.generation, next.entry.blocks);
+        self.speculative.add(generation, next.entry);
         self.release_pin(core);
-        self.prune_for(core, stamp, blocks);
+        self.prune_for(core, generation, blocks);
         self.stay_within_budget(core);
         SpeculationId {
-            stamp: if blocks > 0 { stamp } else { 0 },
+            generation: if blocks > 0 { generation } else { 0 },
         }
     }
 
@@ -113,7 +113,7 @@ impl IndexState {
                 }
                 Ok(None) => break,
                 Err(NoFreeLines) => {
-                    let made = self.make_room(core, Some(next.stamp), &mut next.effort);
+                    let made = self.make_room(core, Some(next.generation), &mut next.effort);
                     if made.is_err() {
                         break;
                     }
@@ -138,13 +138,13 @@ impl IndexState {
         let Ok(known) = self.writer.locate(core, rest) else {
             return Ok(None);
         };
-        let (slot, stamp, expires) = (next.slot, next.stamp, next.expires);
+        let (slot, generation, expires) = (next.slot, next.generation, next.expires);
         let (blocks, new, ends) = if let Some(blocks) = known {
             let trusted = self.targets.get(slot).trusted;
             let expected = SpeculativeBlocks {
-                span: blocks.held_by(slot, EXPECTED),
+                span: blocks.span_of(slot, EXPECTED),
                 expires,
-                stamp,
+                generation,
             };
             let (new, ends) = self
                 .writer
@@ -158,7 +158,7 @@ impl IndexState {
             let holder = RunHolder::Expected {
                 slot,
                 expires,
-                stamp,
+                generation,
             };
             let blocks = self.make(core, part, holder)?;
             (blocks, blocks.count(), expires)

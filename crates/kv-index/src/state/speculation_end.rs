@@ -8,8 +8,8 @@ const SLICE: u64 = 4096;
 
 impl IndexState {
     /// Takes back the blocks of an entry that were neither renewed nor confirmed since.
-    pub(crate) fn retract(&mut self, core: &SharedIndex, promised: &SpeculationId) {
-        self.drop_promise(core, promised.stamp, u64::MAX, u64::MAX);
+    pub(crate) fn retract(&mut self, core: &SharedIndex, speculation: &SpeculationId) {
+        self.drop_entry(core, speculation.generation, u64::MAX, u64::MAX);
     }
 
     /// Frees a slice of the expired entries and of those to prune. Returns whether there may be
@@ -17,9 +17,9 @@ impl IndexState {
     pub(crate) fn sweep_expired(&mut self, core: &SharedIndex, now: u64) -> bool {
         let mut room = SLICE;
         while room > 0
-            && let Some(stamp) = self.speculative.expired(now)
+            && let Some(generation) = self.speculative.expired(now)
         {
-            room = room.saturating_sub(self.drop_promise(core, stamp, now, room).max(1));
+            room = room.saturating_sub(self.drop_entry(core, generation, now, room).max(1));
         }
         self.prune(core, room);
         let names = self.names.tidy();
@@ -35,35 +35,35 @@ impl IndexState {
         let oldest = self
             .speculative
             .oldest()
-            .filter(|oldest| before.is_none_or(|stamp| *oldest < stamp));
-        oldest.is_some_and(|stamp| {
-            self.drop_promise(core, stamp, u64::MAX, u64::MAX);
+            .filter(|oldest| before.is_none_or(|generation| *oldest < generation));
+        oldest.is_some_and(|generation| {
+            self.drop_entry(core, generation, u64::MAX, u64::MAX);
             true
         })
     }
 
     /// Drops up to `most` blocks of an entry that are expired at `now`, from the end of its chain;
     /// returns how many.
-    fn drop_promise(&mut self, core: &SharedIndex, stamp: u64, now: u64, most: u64) -> u64 {
+    fn drop_entry(&mut self, core: &SharedIndex, generation: u64, now: u64, most: u64) -> u64 {
         let before = self.speculative.blocks();
         let mut ends: Option<u64> = None;
-        for run in self.speculative.runs(stamp).into_iter().rev() {
+        for run in self.speculative.runs(generation).into_iter().rev() {
             let left = most.saturating_sub(before - self.speculative.blocks());
             if left == 0 {
                 break;
             }
             let most = u32::try_from(left).unwrap_or(u32::MAX);
-            let rest = self.writer.retract(core, run, (stamp, now), most);
+            let rest = self.writer.retract(core, run, (generation, now), most);
             ends = [ends, rest].into_iter().flatten().min();
-            self.settle();
+            self.apply_effects();
         }
         let dropped = before - self.speculative.blocks();
         if dropped < most {
             // All of its runs were visited: if no block ends later, the entry is empty despite its
             // count.
             match ends {
-                Some(ends) => self.speculative.extend(stamp, ends),
-                None => self.speculative.forget(stamp),
+                Some(ends) => self.speculative.extend(generation, ends),
+                None => self.speculative.forget(generation),
             }
         }
         dropped
@@ -81,7 +81,7 @@ impl IndexState {
             && let Some(oldest) = self.speculative.oldest()
         {
             room = room.saturating_sub(
-                self.drop_promise(core, oldest, u64::MAX, over.min(room))
+                self.drop_entry(core, oldest, u64::MAX, over.min(room))
                     .max(1),
             );
         }
@@ -98,7 +98,7 @@ impl IndexState {
         clippy::cast_sign_loss,
         reason = "a share of a bound: a block more or less does not matter"
     )]
-    pub(super) fn prune_for(&mut self, core: &SharedIndex, stamp: u64, new: u64) {
+    pub(super) fn prune_for(&mut self, core: &SharedIndex, generation: u64, new: u64) {
         let max = self.settings.prediction_max_blocks;
         if self.speculative.blocks() <= max {
             return;
@@ -112,9 +112,12 @@ impl IndexState {
             .blocks()
             .checked_sub(max)
             .filter(|over| *over > 0)
-            && let Some(oldest) = self.speculative.oldest().filter(|oldest| *oldest < stamp)
+            && let Some(oldest) = self
+                .speculative
+                .oldest()
+                .filter(|oldest| *oldest < generation)
         {
-            self.drop_promise(core, oldest, u64::MAX, over);
+            self.drop_entry(core, oldest, u64::MAX, over);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) enum SpeculationKind {
 pub struct SpeculationId {
     /// Stamps are never used twice, so this one finds exactly the blocks unchanged since the call.
     /// 0: none.
-    pub(crate) stamp: u64,
+    pub(crate) generation: u64,
 }
 
 /// The part of one entry that is not yet confirmed, renewed, pruned or taken back.
@@ -37,9 +37,9 @@ pub(crate) struct SpeculativeEntry {
 /// All speculative entries; a higher stamp is younger.
 #[derive(Debug, Default)]
 pub(crate) struct SpeculativeEntries {
-    by_stamp: BTreeMap<u64, SpeculativeEntry>,
+    by_generation: BTreeMap<u64, SpeculativeEntry>,
     by_end: BTreeSet<(u64, u64)>,
-    stamps: u64,
+    last_generation: u64,
     blocks: u64,
     speculative: u64,
     runs: u64,
@@ -49,13 +49,13 @@ pub(crate) struct SpeculativeEntries {
 
 impl SpeculativeEntries {
     /// Returns a new stamp.
-    pub(crate) fn stamp(&mut self) -> u64 {
-        self.stamps += 1;
-        self.stamps
+    pub(crate) fn next_generation(&mut self) -> u64 {
+        self.last_generation += 1;
+        self.last_generation
     }
 
     /// Adds an entry, unless it is empty.
-    pub(crate) fn add(&mut self, stamp: u64, entry: SpeculativeEntry) {
+    pub(crate) fn add(&mut self, generation: u64, entry: SpeculativeEntry) {
         if entry.blocks == 0 {
             return;
         }
@@ -66,61 +66,63 @@ impl SpeculativeEntries {
             0
         };
         self.runs += entry.runs.len() as u64;
-        self.by_end.insert((entry.ends, stamp));
-        self.by_stamp.insert(stamp, entry);
+        self.by_end.insert((entry.ends, generation));
+        self.by_generation.insert(generation, entry);
     }
 
     /// Sets a later expiry for the rest of an entry.
-    pub(crate) fn extend(&mut self, stamp: u64, ends: u64) {
-        if let Some(promise) = self.by_stamp.get_mut(&stamp) {
-            self.by_end.remove(&(promise.ends, stamp));
-            promise.ends = ends;
-            self.by_end.insert((ends, stamp));
+    pub(crate) fn extend(&mut self, generation: u64, ends: u64) {
+        if let Some(found) = self.by_generation.get_mut(&generation) {
+            self.by_end.remove(&(found.ends, generation));
+            found.ends = ends;
+            self.by_end.insert((ends, generation));
         }
     }
 
-    /// Subtracts `blocks` blocks from the entry `stamp`.
-    pub(crate) fn drop_blocks(&mut self, stamp: u64, blocks: u32) {
-        let Some(promise) = self.by_stamp.get_mut(&stamp) else {
+    /// Subtracts `blocks` blocks from the entry `generation`.
+    pub(crate) fn drop_blocks(&mut self, generation: u64, blocks: u32) {
+        let Some(found) = self.by_generation.get_mut(&generation) else {
             return;
         };
-        let blocks = u64::from(blocks).min(promise.blocks);
-        promise.blocks -= blocks;
+        let blocks = u64::from(blocks).min(found.blocks);
+        found.blocks -= blocks;
         self.blocks -= blocks;
-        self.speculative -= if promise.kind == SpeculationKind::Speculative {
+        self.speculative -= if found.kind == SpeculationKind::Speculative {
             blocks
         } else {
             0
         };
-        if promise.blocks == 0 {
-            self.forget(stamp);
+        if found.blocks == 0 {
+            self.forget(generation);
         }
     }
 
     /// Returns the runs of an entry, the deepest last.
-    pub(crate) fn runs(&self, stamp: u64) -> Vec<u32> {
-        self.by_stamp
-            .get(&stamp)
-            .map_or_else(Vec::new, |promise| promise.runs.clone())
+    pub(crate) fn runs(&self, generation: u64) -> Vec<u32> {
+        self.by_generation
+            .get(&generation)
+            .map_or_else(Vec::new, |found| found.runs.clone())
     }
 
     /// Removes an empty entry.
-    pub(crate) fn forget(&mut self, stamp: u64) {
-        if let Some(promise) = self.by_stamp.remove(&stamp) {
-            self.by_end.remove(&(promise.ends, stamp));
-            self.blocks -= promise.blocks;
-            self.speculative -= if promise.kind == SpeculationKind::Speculative {
-                promise.blocks
+    pub(crate) fn forget(&mut self, generation: u64) {
+        if let Some(found) = self.by_generation.remove(&generation) {
+            self.by_end.remove(&(found.ends, generation));
+            self.blocks -= found.blocks;
+            self.speculative -= if found.kind == SpeculationKind::Speculative {
+                found.blocks
             } else {
                 0
             };
-            self.runs -= promise.runs.len() as u64;
+            self.runs -= found.runs.len() as u64;
         }
     }
 
     /// Returns the least recently used entry.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.by_stamp.first_key_value().map(|(stamp, _)| *stamp)
+        self.by_generation
+            .first_key_value()
+            .map(|(generation, _)| *generation)
     }
 
     /// Returns an entry with expired blocks.
@@ -128,15 +130,15 @@ impl SpeculativeEntries {
         self.by_end
             .first()
             .filter(|(end, _)| *end <= now)
-            .map(|(_, stamp)| *stamp)
+            .map(|(_, generation)| *generation)
     }
 
     /// Returns stamp, runs, blocks and first expiry of every entry.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u32], u64, u64)> {
-        self.by_stamp
+        self.by_generation
             .iter()
-            .map(|(stamp, promise)| (*stamp, &promise.runs[..], promise.blocks, promise.ends))
+            .map(|(generation, found)| (*generation, &found.runs[..], found.blocks, found.ends))
     }
 
     pub(crate) fn blocks(&self) -> u64 {
@@ -149,9 +151,9 @@ impl SpeculativeEntries {
 
     /// Returns the heap bytes, estimated.
     pub(crate) fn bytes(&self) -> u64 {
-        self.by_stamp.len() as u64 * PROMISE_BYTES + self.runs * 4
+        self.by_generation.len() as u64 * ENTRY_BYTES + self.runs * 4
     }
 }
 
 /// An entry with its places in both trees.
-const PROMISE_BYTES: u64 = 160;
+const ENTRY_BYTES: u64 = 160;

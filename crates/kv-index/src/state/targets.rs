@@ -25,7 +25,7 @@ pub(crate) struct TargetState {
     /// Confirmed blocks in each tier.
     pub(crate) blocks: [u64; Tier::ALL.len()],
     /// Confirmed blocks in any tier.
-    pub(crate) held: u64,
+    pub(crate) block_count: u64,
     pub(crate) copies: Copies,
 }
 
@@ -38,7 +38,7 @@ impl TargetState {
             torn: false,
             retired: false,
             blocks: [0; Tier::ALL.len()],
-            held: 0,
+            block_count: 0,
             copies: Copies::default(),
         }
     }

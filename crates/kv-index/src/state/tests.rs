@@ -85,7 +85,7 @@ fn name(target: u64, hash: SequenceHash, at: usize) -> EngineHash {
 struct IndexFixture {
     index: KvIndex,
     now: Moment,
-    promises: Vec<SpeculationId>,
+    speculations: Vec<SpeculationId>,
 }
 
 impl IndexFixture {
@@ -98,26 +98,26 @@ impl IndexFixture {
         let world = Self {
             index: KvIndex::new(settings),
             now: Moment::START,
-            promises: Vec::new(),
+            speculations: Vec::new(),
         };
         (0..TARGETS).for_each(|number| world.index.register(target(number), Arc::from("m")));
         world
     }
 
-    fn play(&mut self, mut drawn: NumberSource) {
-        let (number, prompt) = (drawn.below(TARGETS), drawn.below(PROMPTS));
+    fn play(&mut self, mut random: NumberSource) {
+        let (number, prompt) = (random.below(TARGETS), random.below(PROMPTS));
         let (of, tokens, namespace) = (target(number), tokens(prompt), namespace(prompt));
         let chain = HashScheme::default().chain(None, &tokens, size());
-        let kind = drawn.below(100);
-        let from = if drawn.below(2) == 0 {
+        let kind = random.below(100);
+        let from = if random.below(2) == 0 {
             0
         } else {
-            drawn.below(chain.len() as u64) as usize
+            random.below(chain.len() as u64) as usize
         };
-        let to = if drawn.below(2) == 0 {
+        let to = if random.below(2) == 0 {
             chain.len()
         } else {
-            from + 1 + drawn.below(40) as usize
+            from + 1 + random.below(40) as usize
         };
         let (from, to) = (from, to.min(chain.len()));
         let names = || {
@@ -129,7 +129,7 @@ impl IndexFixture {
             0..35 => {
                 let parent = from.checked_sub(1).map(|at| name(number, chain[at], at));
                 let tokens = tokens[from..to].to_vec();
-                let (salt, tier) = (namespace.salt, drawn.tier());
+                let (salt, tier) = (namespace.salt, random.tier());
                 let stored = StoredBlocks {
                     hashes: names(),
                     parent,
@@ -144,38 +144,38 @@ impl IndexFixture {
             35..45 => {
                 let parent = from.checked_sub(1).map(|at| chain[at]);
                 self.index
-                    .store_hashes(of, &namespace, parent, &chain[from..to], drawn.tier());
+                    .store_hashes(of, &namespace, parent, &chain[from..to], random.tier());
             }
             45..50 => {
                 // It has the hashes of other blocks in another order, some twice.
                 let mut lies: Vec<_> = (0..30)
-                    .map(|_| chain[drawn.below(chain.len() as u64) as usize])
+                    .map(|_| chain[random.below(chain.len() as u64) as usize])
                     .collect();
-                lies.insert(drawn.below(30) as usize, SequenceHash(drawn.below(50)));
-                let parent = (drawn.below(2) == 0).then(|| chain[from]);
+                lies.insert(random.below(30) as usize, SequenceHash(random.below(50)));
+                let parent = (random.below(2) == 0).then(|| chain[from]);
                 self.index
-                    .store_hashes(of, &namespace, parent, &lies, drawn.tier());
+                    .store_hashes(of, &namespace, parent, &lies, random.tier());
             }
             50..65 => {
                 let mut hashes = names();
-                if drawn.below(2) == 0 {
+                if random.below(2) == 0 {
                     hashes.reverse();
                 }
                 self.index.apply(
                     of,
                     &IndexUpdate::Removed(RemovedBlocks {
                         hashes,
-                        tier: drawn.tier(),
+                        tier: random.tier(),
                     }),
                 );
             }
             65..72 => {
                 self.index
-                    .remove_hashes(of, &namespace, &chain[from..to], drawn.tier());
+                    .remove_hashes(of, &namespace, &chain[from..to], random.tier());
             }
             72..86 => {
-                let ttl = Duration::from_secs(1 + drawn.below(20));
-                self.promises.push(self.index.speculate(
+                let ttl = Duration::from_secs(1 + random.below(20));
+                self.speculations.push(self.index.speculate(
                     of,
                     &namespace,
                     &chain[..to],
@@ -184,19 +184,19 @@ impl IndexFixture {
                 ));
             }
             86..89 => {
-                let at = drawn.below(self.promises.len() as u64 + 1) as usize;
-                if at < self.promises.len() {
-                    self.index.retract(self.promises.swap_remove(at));
+                let at = random.below(self.speculations.len() as u64 + 1) as usize;
+                if at < self.speculations.len() {
+                    self.index.retract(self.speculations.swap_remove(at));
                 }
             }
             89..91 => {
                 self.index.apply(of, &IndexUpdate::Cleared);
             }
-            91 if drawn.below(2) == 0 => self.index.clear(of),
+            91 if random.below(2) == 0 => self.index.clear(of),
             91 => self.index.retire(of),
-            92..94 => self.index.clear_stream(of, &namespace, drawn.tier()),
+            92..94 => self.index.clear_stream(of, &namespace, random.tier()),
             94 => {
-                if drawn.below(2) == 0 {
+                if random.below(2) == 0 {
                     self.index.remove_worker(of.worker);
                 } else {
                     self.index.retire_worker(of.worker);
@@ -204,10 +204,10 @@ impl IndexFixture {
                 (0..TARGETS).for_each(|number| self.index.register(target(number), Arc::from("m")));
             }
             95 => self.index.mark_loss(of),
-            96 => self.index.trust(of, drawn.below(2) == 0),
+            96 => self.index.trust(of, random.below(2) == 0),
             _ => {
-                self.now = self.now + Duration::from_secs(drawn.below(8));
-                match drawn.below(4) {
+                self.now = self.now + Duration::from_secs(random.below(8));
+                match random.below(4) {
                     0 | 1 => self.index.expire(self.now),
                     2 => drop(self.index.sweep()),
                     _ => {}
@@ -224,10 +224,10 @@ proptest! {
     #[contract("DY6", "MC13")]
     fn the_accounting_agrees_with_the_structure_and_the_budget_holds(
         budget_kib in prop::sample::select(vec![48_u64, 64, 96, 128, 256, 1024]).no_shrink(),
-        drawn in prop::collection::vec(any::<u64>().no_shrink(), 1..250),
+        random in prop::collection::vec(any::<u64>().no_shrink(), 1..250),
     ) {
         let mut world = IndexFixture::new(budget_kib << 10);
-        for number in drawn {
+        for number in random {
             world.play(NumberSource(number));
             world.index.check();
             let stats = world.index.stats();

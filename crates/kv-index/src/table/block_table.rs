@@ -109,7 +109,7 @@ impl BlockTable {
         while equal != 0 {
             let slot = TableSlot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
             if slot.matches(position) {
-                return HomeLine::Perhaps(slot.spot());
+                return HomeLine::Perhaps(slot.block_ref());
             }
             equal &= equal - 1;
         }
@@ -131,9 +131,9 @@ impl BlockTable {
         key: TableKey,
         mut accept: impl FnMut(BlockRef) -> Option<T>,
     ) -> Option<T> {
-        let place = &self.directory[key.segment(self.bits)];
+        let directory_entry = &self.directory[key.segment(self.bits)];
         let position = key.position(self.bits);
-        let mut now = place.load(Ordering::Acquire);
+        let mut now = directory_entry.load(Ordering::Acquire);
         loop {
             let segment = Segment::decode(now);
             if segment.lines == 0 {
@@ -145,7 +145,7 @@ impl BlockTable {
             // Orders the loads above before the one below: if the lines were already reused when
             // they were read, the directory shows it now.
             fence(Ordering::Acquire);
-            let again = place.load(Ordering::Acquire);
+            let again = directory_entry.load(Ordering::Acquire);
             if again == now {
                 return None;
             }

@@ -79,7 +79,7 @@ fn in_line<T>(
     while equal != 0 {
         let slot = TableSlot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
         if slot.matches(position)
-            && let Some(found) = accept(slot.spot())
+            && let Some(found) = accept(slot.block_ref())
         {
             return Ok(found);
         }

@@ -20,13 +20,18 @@ pub(super) fn refill(lines: &LineChunks, old: Segment, new: Segment) -> bool {
         .flat_map(|line| writable(lines, old.first + line))
         .all(|word| {
             let slot = TableSlot(word.load(Ordering::Relaxed));
-            slot.is_empty() || place(lines, new, slot.position(), slot.spot())
+            slot.is_empty() || insert_entry(lines, new, slot.position(), slot.block_ref())
         })
 }
 
 /// Puts an entry in the first free slot; returns whether there was one.
-pub(super) fn place(lines: &LineChunks, segment: Segment, position: u32, spot: BlockRef) -> bool {
-    let entry = TableSlot::new(spot, position);
+pub(super) fn insert_entry(
+    lines: &LineChunks,
+    segment: Segment,
+    position: u32,
+    block_ref: BlockRef,
+) -> bool {
+    let entry = TableSlot::new(block_ref, position);
     let reach = (DISTANCES as u32).min(segment.lines);
     for distance in 0..reach {
         let line = writable(lines, segment.line(position, distance));
@@ -51,8 +56,13 @@ pub(super) fn fill_slot(word: &AtomicU64, entry: TableSlot) {
     );
 }
 
-pub(super) fn take(lines: &LineChunks, segment: Segment, position: u32, spot: BlockRef) {
-    let entry = TableSlot::new(spot, position);
+pub(super) fn remove_entry(
+    lines: &LineChunks,
+    segment: Segment,
+    position: u32,
+    block_ref: BlockRef,
+) {
+    let entry = TableSlot::new(block_ref, position);
     let reach = (DISTANCES as u32).min(segment.lines);
     for distance in 0..reach {
         let line = writable(lines, segment.line(position, distance));

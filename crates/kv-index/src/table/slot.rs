@@ -46,7 +46,7 @@ impl TableKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableEntry {
     pub(crate) key: TableKey,
-    pub(crate) spot: BlockRef,
+    pub(crate) block_ref: BlockRef,
 }
 
 /// One word of the table.
@@ -58,10 +58,10 @@ pub(crate) struct TableEntry {
 pub(super) struct TableSlot(pub(super) u64);
 
 impl TableSlot {
-    pub(super) fn new(spot: BlockRef, position: u32) -> Self {
-        debug_assert!(spot.run < MAX_RUNS && spot.at < RUN_BLOCKS);
-        let at = u64::from(spot.at) << RUN_BITS;
-        Self(u64::from(spot.run + 1) | at | u64::from(position) << POSITION_SHIFT)
+    pub(super) fn new(block_ref: BlockRef, position: u32) -> Self {
+        debug_assert!(block_ref.run < MAX_RUNS && block_ref.at < RUN_BLOCKS);
+        let at = u64::from(block_ref.at) << RUN_BITS;
+        Self(u64::from(block_ref.run + 1) | at | u64::from(position) << POSITION_SHIFT)
     }
 
     #[inline]
@@ -81,7 +81,7 @@ impl TableSlot {
     }
 
     #[inline]
-    pub(super) fn spot(self) -> BlockRef {
+    pub(super) fn block_ref(self) -> BlockRef {
         let run = (self.0 as u32 & ((1 << RUN_BITS) - 1)).wrapping_sub(1);
         BlockRef {
             run,

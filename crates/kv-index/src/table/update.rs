@@ -3,7 +3,7 @@
 use super::{
     block_table::BlockTable,
     line_scan::{LineScan, search},
-    placement::{fill_slot, place, refill, take, writable},
+    placement::{fill_slot, insert_entry, refill, remove_entry, writable},
     segment::{MOST_LINES, Segment},
     slot::{BlockRef, TableEntry, TableSlot},
 };
@@ -70,7 +70,7 @@ impl BlockTable {
         entry: TableEntry,
         known: impl Fn(BlockRef) -> bool,
     ) -> Result<(), NotInserted> {
-        let TableEntry { key, spot } = entry;
+        let TableEntry { key, block_ref } = entry;
         let number = key.segment(self.bits);
         let position = key.position(self.bits);
         let mut segment = Segment::decode(self.directory[number].load(Ordering::Relaxed));
@@ -100,13 +100,13 @@ impl BlockTable {
             if empty != 0 {
                 fill_slot(
                     &home[empty.trailing_zeros() as usize],
-                    TableSlot::new(spot, position),
+                    TableSlot::new(block_ref, position),
                 );
                 *entries += 1;
                 return Ok(());
             }
         }
-        while segment.lines == 0 || !place(lines, segment, position, spot) {
+        while segment.lines == 0 || !insert_entry(lines, segment, position, block_ref) {
             let more = self.resize(number, more_lines(number, segment.lines), lines, extents);
             segment = more.map_err(|NoFreeLines| NotInserted::NoRoom)?;
         }
@@ -122,11 +122,11 @@ impl BlockTable {
         extents: &mut Extents,
         entry: TableEntry,
     ) {
-        let TableEntry { key, spot } = entry;
+        let TableEntry { key, block_ref } = entry;
         let number = key.segment(self.bits);
         let position = key.position(self.bits);
         let segment = Segment::decode(self.directory[number].load(Ordering::Relaxed));
-        take(lines, segment, position, spot);
+        remove_entry(lines, segment, position, block_ref);
         let entries = &mut fill.entries[number];
         *entries -= 1;
         let few = *entries as usize * 100 < segment.lines as usize * LINE_WORDS * SPARSE_PERCENT;

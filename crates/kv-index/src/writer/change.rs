@@ -11,8 +11,15 @@ use crate::{
 /// Holder of the blocks of a new run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RunHolder {
-    Confirmed { slot: u32, tier: u32 },
-    Expected { slot: u32, expires: u64, stamp: u64 },
+    Confirmed {
+        slot: u32,
+        tier: u32,
+    },
+    Expected {
+        slot: u32,
+        expires: u64,
+        generation: u64,
+    },
 }
 
 /// Consecutive blocks of a chain: known ones, or ones to make.
@@ -39,5 +46,5 @@ pub(crate) struct ChangeEffects {
     /// Blocks that are not expected any more: stamp and number of blocks.
     pub(crate) dropped: Vec<(u64, u32)>,
     /// The parts of the last covered span that its slot held there before.
-    pub(crate) held: Vec<(u32, u32)>,
+    pub(crate) resident_ranges: Vec<(u32, u32)>,
 }

@@ -18,17 +18,17 @@ use crate::{
 
 /// Held blocks of all runs.
 #[derive(Debug, Default)]
-pub(crate) struct HeldBlocks {
+pub(crate) struct BlocksByHolder {
     /// Confirmed stretches, by run.
-    pub(crate) held: Vec<(u32, TierSpan)>,
+    pub(crate) spans: Vec<(u32, TierSpan)>,
     pub(crate) expected: Vec<(u32, SpeculativeBlocks)>,
 }
 
 impl TreeWriter {
     /// Panics if runs, table, lines and the writer's own records contradict each other.
-    pub(crate) fn check(&mut self, core: &SharedIndex) -> HeldBlocks {
+    pub(crate) fn check(&mut self, core: &SharedIndex) -> BlocksByHolder {
         assert!(
-            self.pin.spot.is_none()
+            self.pin.block_ref.is_none()
                 && !self.pin.preserved
                 && self.effects.dropped.is_empty()
                 && self.effects.freed.is_empty(),
@@ -36,7 +36,7 @@ impl TreeWriter {
         );
         let free: BTreeSet<_> = self.nodes.free.iter().copied().collect();
         assert_eq!(free.len(), self.nodes.free.len(), "no number is free twice");
-        let mut found = HeldBlocks::default();
+        let mut found = BlocksByHolder::default();
         let (mut blocks, mut unheld, mut lines, mut marks) = (0, 0, 0, 0);
         let mut kids = BTreeMap::new();
         for run in 0..self.runs() {
@@ -129,18 +129,18 @@ impl TreeWriter {
             .map(|(_, at)| *at)
             .collect();
         for at in ends.iter().copied().chain([0]) {
-            let spot = BlockRef { run, at };
-            let key = core.marks.key(space, self.hash(core, spot));
+            let block_ref = BlockRef { run, at };
+            let key = core.marks.key(space, self.hash(core, block_ref));
             let found = core
                 .marks
-                .find(&core.body, key, |known| (known == spot).then_some(()));
+                .find(&core.body, key, |known| (known == block_ref).then_some(()));
             assert!(found.is_some(), "block {at} of run {run} is marked");
         }
         1 + ends.len() as u64
     }
 
     /// Checks a run; returns its lines.
-    fn check_run(&mut self, core: &SharedIndex, run: u32, found: &mut HeldBlocks) -> u64 {
+    fn check_run(&mut self, core: &SharedIndex, run: u32, found: &mut BlocksByHolder) -> u64 {
         let head = core.heads.get(&core.body, run);
         let node = *self.nodes.get(run);
         assert!(
@@ -183,7 +183,9 @@ impl TreeWriter {
                 "{span:?} of run {run}"
             );
         }
-        found.held.extend(spans.into_iter().map(|span| (run, span)));
+        found
+            .spans
+            .extend(spans.into_iter().map(|span| (run, span)));
         found
             .expected
             .extend(self.holders.expected.iter().map(|known| (run, *known)));

@@ -19,7 +19,7 @@ pub(crate) struct CoverChange {
 
 impl TreeWriter {
     /// Records the blocks of a run that `span.slot` holds in `span.tier` (0 to 3), and in
-    /// [`ChangeEffects::held`] those that it held there before; with `confirmed`, expected blocks
+    /// [`ChangeEffects::resident_ranges`] those that it held there before; with `confirmed`, expected blocks
     /// of the span become confirmed. An error changes nothing.
     pub(crate) fn cover(
         &mut self,
@@ -31,9 +31,13 @@ impl TreeWriter {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
         self.nodes.touch(run);
-        let ChangeEffects { dropped, held, .. } = &mut self.effects;
-        self.holders.held(span, held);
-        let known = held[..] == [(span.start, span.end)];
+        let ChangeEffects {
+            dropped,
+            resident_ranges,
+            ..
+        } = &mut self.effects;
+        self.holders.resident_ranges(span, resident_ranges);
+        let known = resident_ranges[..] == [(span.start, span.end)];
         let dropped_before = dropped.len();
         let expected = confirmed
             && self
@@ -42,9 +46,9 @@ impl TreeWriter {
         if !expected && known {
             return Ok(CoverChange::default());
         }
-        let before = self.holders.any_held(span.slot);
+        let before = self.holders.block_count(span.slot);
         let in_tier = self.holders.cover(span);
-        let at_all = self.holders.any_held(span.slot) - before;
+        let at_all = self.holders.block_count(span.slot) - before;
         if let Err(NoFreeLines) = self.rewrite(core, run, &mut head) {
             self.effects.dropped.truncate(dropped_before);
             return Err(NoFreeLines);
@@ -58,13 +62,13 @@ impl TreeWriter {
     pub(crate) fn uncover(&mut self, core: &SharedIndex, run: u32, span: TierSpan) -> CoverChange {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
-        let before = self.holders.any_held(span.slot);
+        let before = self.holders.block_count(span.slot);
         let mut in_tier = self.holders.uncover(span);
         if in_tier == 0 {
             return CoverChange::default();
         }
-        let mut at_all = before - self.holders.any_held(span.slot);
-        if self.settle(core, run, &mut head).is_err() {
+        let mut at_all = before - self.holders.block_count(span.slot);
+        if self.finish_removal(core, run, &mut head).is_err() {
             // A hole takes more words than a cut; no holding takes none.
             self.holders.read(&head, &core.body);
             in_tier = self.holders.uncover(TierSpan {
@@ -72,15 +76,15 @@ impl TreeWriter {
                 end: head.blocks(),
                 ..span
             });
-            at_all = before - self.holders.any_held(span.slot);
-            let _ = self.settle(core, run, &mut head);
+            at_all = before - self.holders.block_count(span.slot);
+            let _ = self.finish_removal(core, run, &mut head);
         }
         CoverChange { in_tier, at_all }
     }
 
     /// Writes changed holders of a run after a removal, and frees blocks without a holder. An error
     /// means that there is no room for them; only `holders` has changed then.
-    pub(super) fn settle(
+    pub(super) fn finish_removal(
         &mut self,
         core: &SharedIndex,
         run: u32,
@@ -178,10 +182,10 @@ impl TreeWriter {
     }
 
     /// Returns whether `slot` holds a block in any tier.
-    pub(crate) fn holds(&mut self, core: &SharedIndex, spot: BlockRef, slot: u32) -> bool {
+    pub(crate) fn holds(&mut self, core: &SharedIndex, block_ref: BlockRef, slot: u32) -> bool {
         self.holders
-            .read(&core.heads.get(&core.body, spot.run), &core.body);
-        self.holders.holds(slot, spot.at)
+            .read(&core.heads.get(&core.body, block_ref.run), &core.body);
+        self.holders.holds(slot, block_ref.at)
     }
 
     /// Calls back with the stretches that `slot` holds of a run, in any tier.

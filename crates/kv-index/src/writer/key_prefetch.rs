@@ -21,14 +21,14 @@ impl<F: Fn(usize) -> TableKey> KeyPrefetch<F> {
             count,
             key,
         };
-        (0..count.min(FAR)).for_each(|number| ahead.ask(core, number));
+        (0..count.min(FAR)).for_each(|number| ahead.request(core, number));
         (0..count.min(NEAR))
             .for_each(|number| core.table.prefetch_further(&core.body, ahead.keys[number]));
         ahead
     }
 
     #[inline]
-    fn ask(&mut self, core: &SharedIndex, number: usize) {
+    fn request(&mut self, core: &SharedIndex, number: usize) {
         let key = (self.key)(number);
         core.table.prefetch(&core.body, key);
         self.keys[number % FAR] = key;
@@ -39,7 +39,7 @@ impl<F: Fn(usize) -> TableKey> KeyPrefetch<F> {
     pub(super) fn next(&mut self, core: &SharedIndex, number: usize) -> TableKey {
         let key = self.keys[number % FAR];
         if number + FAR < self.count {
-            self.ask(core, number + FAR);
+            self.request(core, number + FAR);
         }
         if number + NEAR < self.count {
             core.table

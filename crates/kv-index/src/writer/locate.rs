@@ -17,9 +17,9 @@ pub(crate) struct ChainConflict;
 
 impl TreeWriter {
     /// Returns the hash of an existing block.
-    pub(crate) fn hash(&self, core: &SharedIndex, spot: BlockRef) -> u64 {
-        let head = core.heads.get(&core.body, spot.run);
-        hashes(core, &head)[spot.at as usize].load(Ordering::Relaxed)
+    pub(crate) fn hash(&self, core: &SharedIndex, block_ref: BlockRef) -> u64 {
+        let head = core.heads.get(&core.body, block_ref.run);
+        hashes(core, &head)[block_ref.at as usize].load(Ordering::Relaxed)
     }
 
     /// Returns the hashes of a run's blocks.
@@ -38,8 +38,9 @@ impl TreeWriter {
     pub(crate) fn find(&self, core: &SharedIndex, space: u64, hash: u64) -> Option<BlockRef> {
         let key = core.table.key(space, hash);
         let mut head = RunHead::NONE;
-        core.table.find(&core.body, key, |spot| {
-            core.block_at(space, hash, spot, &mut head).then_some(spot)
+        core.table.find(&core.body, key, |block_ref| {
+            core.block_at(space, hash, block_ref, &mut head)
+                .then_some(block_ref)
         })
     }
 
@@ -64,16 +65,16 @@ impl TreeWriter {
                 next.at < head.blocks()
                     && hashes(core, &head)[next.at as usize].load(Ordering::Relaxed) == first.0
             });
-        let spot = match follows {
-            Some(spot) => spot,
+        let block_ref = match follows {
+            Some(block_ref) => block_ref,
             None => match self.find(core, part.namespace.key, first.0) {
-                Some(spot) if follows_directly(core, spot, part.parent) => spot,
+                Some(block_ref) if follows_directly(core, block_ref, part.parent) => block_ref,
                 Some(_) => return Err(ChainConflict),
                 None => return Ok(None),
             },
         };
-        let head = core.heads.get(&core.body, spot.run);
-        let known = &hashes(core, &head)[spot.at as usize..];
+        let head = core.heads.get(&core.body, block_ref.run);
+        let known = &hashes(core, &head)[block_ref.at as usize..];
         let most = known.len().min(rest.len());
         let same = |offset: usize| known[offset].load(Ordering::Relaxed) == rest[offset].0;
         // These hashes cover everything before them, so an equal last one means that all are equal.
@@ -91,7 +92,7 @@ impl TreeWriter {
             }
             low
         };
-        Ok(Some(BlockRange::starting_at(spot, equal as u32)))
+        Ok(Some(BlockRange::starting_at(block_ref, equal as u32)))
     }
 
     /// Returns how many of `rest`, which begins with the block `first`, are its neighbours in the
@@ -129,13 +130,13 @@ impl TreeWriter {
     }
 }
 
-/// Returns whether `last` is the block before `spot`.
-fn follows_directly(core: &SharedIndex, spot: BlockRef, last: Option<BlockRef>) -> bool {
-    let head = core.heads.get(&core.body, spot.run);
-    let before = if spot.at > 0 {
+/// Returns whether `last` is the block before `block_ref`.
+fn follows_directly(core: &SharedIndex, block_ref: BlockRef, last: Option<BlockRef>) -> bool {
+    let head = core.heads.get(&core.body, block_ref.run);
+    let before = if block_ref.at > 0 {
         Some(BlockRef {
-            run: spot.run,
-            at: spot.at - 1,
+            run: block_ref.run,
+            at: block_ref.at - 1,
         })
     } else if head.parent() == NO_RUN {
         None

@@ -32,16 +32,16 @@ impl TreeWriter {
 
     /// Marks a block as the end of a prompt. The mark is only a hint, so it is skipped if there is
     /// no room.
-    pub(super) fn mark_end(&mut self, core: &SharedIndex, space: u64, spot: BlockRef) {
-        let BlockRef { run, at } = spot;
+    pub(super) fn mark_end(&mut self, core: &SharedIndex, space: u64, block_ref: BlockRef) {
+        let BlockRef { run, at } = block_ref;
         if at == 0
             || self.ends.contains(&(run, at))
             || self.committed(core) + END_BYTES > self.limit
         {
             return;
         }
-        let key = core.marks.key(space, self.hash(core, spot));
-        if self.mark(core, TableEntry { key, spot }).is_ok() {
+        let key = core.marks.key(space, self.hash(core, block_ref));
+        if self.mark(core, TableEntry { key, block_ref }).is_ok() {
             self.ends.insert((run, at));
         }
     }
@@ -54,10 +54,10 @@ impl TreeWriter {
             .next_back()
             .copied()
         {
-            let spot = BlockRef { run, at };
-            let key = core.marks.key(space, self.hash(core, spot));
+            let block_ref = BlockRef { run, at };
+            let key = core.marks.key(space, self.hash(core, block_ref));
             self.ends.remove(&(run, at));
-            self.unmark(core, TableEntry { key, spot });
+            self.unmark(core, TableEntry { key, block_ref });
         }
     }
 }

@@ -28,7 +28,7 @@ mod tree_writer;
 mod trim;
 
 #[cfg(test)]
-pub(crate) use self::check::HeldBlocks;
+pub(crate) use self::check::BlocksByHolder;
 pub(crate) use self::{
     change::{ChainPart, ChangeEffects, FreedBlocks, RunHolder},
     cover::CoverChange,

@@ -5,20 +5,20 @@ use crate::{lookup::SharedIndex, runs::TierSpan, table::NoFreeLines};
 
 impl TreeWriter {
     /// Makes a run of all blocks of `part`, at most as many as fit in a run; as if last touched at
-    /// `touched`. `held` has stretches that do not overlap; those without room are removed from it.
+    /// `touched`. `spans` has stretches that do not overlap; those without room are removed from it.
     /// An error changes nothing else.
     pub(crate) fn restore(
         &mut self,
         core: &SharedIndex,
         part: ChainPart<'_>,
-        held: &mut Vec<TierSpan>,
+        spans: &mut Vec<TierSpan>,
         touched: u64,
     ) -> Result<u32, NoFreeLines> {
         let made = self.make_run(core, part, |holders, _| {
-            held.retain(|span| holders.put(*span))
+            spans.retain(|span| holders.put(*span))
         })?;
         if (made.end as usize) < part.hashes.len() {
-            // All or nothing: a child at its end would have no parent, and `held` would be too
+            // All or nothing: a child at its end would have no parent, and `spans` would be too
             // long.
             self.cut(core, made.run, 0, made.end);
             return Err(NoFreeLines);

@@ -32,7 +32,7 @@ pub(super) struct RunNodes {
     pub(super) children: BTreeMap<(u32, u32), u32>,
     clock: u64,
     /// Position of the search for a run to shed.
-    hand: usize,
+    clock_hand: usize,
     /// Blocks without a holder, of all runs.
     unheld: u64,
 }
@@ -118,11 +118,11 @@ impl RunNodes {
     /// Removes a run that hangs behind `attach` blocks of `parent`.
     pub(super) fn remove_child(&mut self, parent: u32, attach: u32) {
         self.nodes[parent as usize].children -= 1;
-        let place = (parent, attach);
-        if let Some(count) = self.children.get_mut(&place) {
+        let key = (parent, attach);
+        if let Some(count) = self.children.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
-                self.children.remove(&place);
+                self.children.remove(&key);
             }
         }
     }
@@ -143,8 +143,8 @@ impl RunNodes {
         let mut oldest: Option<(u64, u32)> = None;
         let mut seen = 0;
         for _ in 0..self.nodes.len() {
-            self.hand = (self.hand + 1) % self.nodes.len();
-            let (node, run) = (&self.nodes[self.hand], self.hand as u32);
+            self.clock_hand = (self.clock_hand + 1) % self.nodes.len();
+            let (node, run) = (&self.nodes[self.clock_hand], self.clock_hand as u32);
             if node.space.is_none() || node.children > 0 || pinned == Some(run) {
                 continue;
             }

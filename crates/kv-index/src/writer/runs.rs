@@ -53,7 +53,7 @@ impl TreeWriter {
             RunHolder::Expected {
                 slot,
                 expires,
-                stamp,
+                generation,
             } => {
                 let span = TierSpan {
                     slot,
@@ -64,24 +64,24 @@ impl TreeWriter {
                 holders.expected.push(SpeculativeBlocks {
                     span,
                     expires,
-                    stamp,
+                    generation,
                 });
             }
         })
     }
 
-    /// Makes a run of new blocks; `hold` gets their number and enters the holders.
+    /// Makes a run of new blocks; `add_holders` gets their number and enters the holders.
     pub(super) fn make_run(
         &mut self,
         core: &SharedIndex,
         part: ChainPart<'_>,
-        hold: impl FnOnce(&mut Holders, u32),
+        add_holders: impl FnOnce(&mut Holders, u32),
     ) -> Result<BlockRange, NoFreeLines> {
         let hashes = &part.hashes[..part.hashes.len().min(longest(core) as usize)];
         let part = ChainPart { hashes, ..part };
         let run = self.take_run(core)?;
         let head = self
-            .write_new_run(core, run, part, hold)
+            .write_new_run(core, run, part, add_holders)
             .inspect_err(|NoFreeLines| self.nodes.end(run))?;
         core.heads.begin(&core.body, run);
         core.heads.end(&core.body, run, &head);
@@ -116,7 +116,7 @@ impl TreeWriter {
         core: &SharedIndex,
         run: u32,
         part: ChainPart<'_>,
-        hold: impl FnOnce(&mut Holders, u32),
+        add_holders: impl FnOnce(&mut Holders, u32),
     ) -> Result<RunHead, NoFreeLines> {
         let lines = lines_of(part.hashes.len());
         let array = self.take(core, lines)?;
@@ -126,7 +126,7 @@ impl TreeWriter {
         }
         let first = TableEntry {
             key: core.marks.key(part.namespace.key, part.hashes[0].0),
-            spot: BlockRef { run, at: 0 },
+            block_ref: BlockRef { run, at: 0 },
         };
         if self.mark(core, first).is_err() {
             self.extents.give(&core.body, array, lines);
@@ -134,7 +134,7 @@ impl TreeWriter {
         }
         let mut head = new_head(core, part, array);
         self.holders.clear(head.blocks());
-        hold(&mut self.holders, head.blocks());
+        add_holders(&mut self.holders, head.blocks());
         if self.write_holders(core, &mut head).is_err() {
             self.unmark(core, first);
             self.extents.give(&core.body, array, lines);
@@ -234,7 +234,7 @@ impl TreeWriter {
         });
         for (number, block) in blocks.iter().enumerate() {
             let key = keys.next(core, number);
-            let spot = BlockRef {
+            let block_ref = BlockRef {
                 run: first.run,
                 at: first.at + number as u32,
             };
@@ -242,7 +242,10 @@ impl TreeWriter {
                 let mut head = RunHead::NONE;
                 core.block_at(space, block.0, other, &mut head)
             };
-            if self.insert(core, TableEntry { key, spot }, known).is_err() {
+            if self
+                .insert(core, TableEntry { key, block_ref }, known)
+                .is_err()
+            {
                 return number as u32;
             }
         }
@@ -252,7 +255,7 @@ impl TreeWriter {
     fn join_parent(&mut self, core: &SharedIndex, last: BlockRef) {
         let alike = self.nodes.add_child(last);
         if self.nodes.get(last.run).children == 1 {
-            self.say_children(core, last.run, true);
+            self.set_has_children(core, last.run, true);
         }
         if alike >= FORK {
             let head = core.heads.get(&core.body, last.run);
@@ -262,7 +265,7 @@ impl TreeWriter {
     }
 
     /// Sets the flag by which readers know whether a run has children.
-    pub(super) fn say_children(&self, core: &SharedIndex, run: u32, any: bool) {
+    pub(super) fn set_has_children(&self, core: &SharedIndex, run: u32, any: bool) {
         let mut head = core.heads.get(&core.body, run);
         head.set_children(any);
         core.heads.begin(&core.body, run);

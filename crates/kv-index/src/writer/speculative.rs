@@ -98,13 +98,13 @@ impl TreeWriter {
         Ok((entered, ends))
     }
 
-    /// Takes back up to `most` blocks of a run that have `stamp` and are expired at `now`, from the
+    /// Takes back up to `most` blocks of a run that have `generation` and are expired at `now`, from the
     /// end on. Returns the first expiry of the others, `None` if there are none.
     pub(crate) fn retract(
         &mut self,
         core: &SharedIndex,
         run: u32,
-        (stamp, now): (u64, u64),
+        (generation, now): (u64, u64),
         most: u32,
     ) -> Option<u64> {
         let mut head = core.heads.get(&core.body, run);
@@ -117,7 +117,7 @@ impl TreeWriter {
             .holders
             .expected
             .iter()
-            .filter(|known| known.stamp == stamp)
+            .filter(|known| known.generation == generation)
             .copied()
             .collect();
         bear.sort_unstable_by_key(|known| std::cmp::Reverse(known.span.end));
@@ -140,7 +140,7 @@ impl TreeWriter {
         }
         if left < most {
             // Fewer blocks take no more room than before.
-            let _ = self.settle(core, run, &mut head);
+            let _ = self.finish_removal(core, run, &mut head);
         }
         ends
     }
@@ -160,7 +160,7 @@ impl TreeWriter {
             return ([0; 4], 0);
         }
         self.holders.read(&head, &core.body);
-        let before = self.holders.any_held(slot);
+        let before = self.holders.block_count(slot);
         let (mut left, mut unexpected) = ([0; 4], false);
         for tier in tiers.iter().copied() {
             if tier == EXPECTED {
@@ -175,10 +175,10 @@ impl TreeWriter {
                 });
             }
         }
-        let at_all = before - self.holders.any_held(slot);
+        let at_all = before - self.holders.block_count(slot);
         if unexpected || left != [0; 4] {
             // Without the slot it takes no more room than before.
-            let _ = self.settle(core, run, &mut head);
+            let _ = self.finish_removal(core, run, &mut head);
         }
         (left, at_all)
     }

@@ -15,20 +15,20 @@ use crate::{
 /// A block of a run that stays even without a holder: the current change builds on it.
 #[derive(Debug, Default)]
 pub(super) struct RunPin {
-    pub(super) spot: Option<BlockRef>,
+    pub(super) block_ref: Option<BlockRef>,
     /// Whether it has preserved a block that would have been freed.
     pub(super) preserved: bool,
 }
 
 impl RunPin {
     pub(super) fn is_in(&self, run: u32) -> bool {
-        self.spot.is_some_and(|spot| spot.run == run)
+        self.block_ref.is_some_and(|block_ref| block_ref.run == run)
     }
 
     /// Returns how many blocks of a run stay, of which `needed` are held or have a child.
-    pub(super) fn keep(&mut self, run: u32, needed: u32) -> u32 {
-        let spot = self.spot.filter(|spot| spot.run == run);
-        let pinned = spot.map_or(0, |spot| spot.at + 1);
+    pub(super) fn retained_blocks(&mut self, run: u32, needed: u32) -> u32 {
+        let block_ref = self.block_ref.filter(|block_ref| block_ref.run == run);
+        let pinned = block_ref.map_or(0, |block_ref| block_ref.at + 1);
         self.preserved |= pinned > needed;
         needed.max(pinned)
     }
@@ -73,14 +73,17 @@ impl TreeWriter {
     }
 
     /// Pins a block, and with it all blocks before it, in place of the one pinned before.
-    pub(crate) fn pin(&mut self, spot: Option<BlockRef>) {
-        self.pin.spot = spot;
+    pub(crate) fn pin(&mut self, block_ref: Option<BlockRef>) {
+        self.pin.block_ref = block_ref;
     }
 
     /// Ends the pin; frees the blocks that stayed only for it.
     pub(crate) fn unpin(&mut self, core: &SharedIndex) {
-        let RunPin { spot, preserved } = std::mem::take(&mut self.pin);
-        if preserved && let Some(BlockRef { run, .. }) = spot {
+        let RunPin {
+            block_ref,
+            preserved,
+        } = std::mem::take(&mut self.pin);
+        if preserved && let Some(BlockRef { run, .. }) = block_ref {
             self.release(core, run);
         }
     }
@@ -91,7 +94,7 @@ impl TreeWriter {
     }
 
     /// Returns the number of distinct blocks with a holder.
-    pub(crate) fn held_blocks(&self) -> u64 {
+    pub(crate) fn block_count(&self) -> u64 {
         self.blocks - self.nodes.unheld()
     }
 
@@ -213,7 +216,8 @@ impl TreeWriter {
 
     /// Returns a run to shed: the oldest of a few dozen without children or a pin.
     pub(crate) fn oldest_leaf(&mut self) -> Option<u32> {
-        self.nodes.oldest_leaf(self.pin.spot.map(|spot| spot.run))
+        self.nodes
+            .oldest_leaf(self.pin.block_ref.map(|block_ref| block_ref.run))
     }
 }
 

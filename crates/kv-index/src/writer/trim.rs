@@ -27,22 +27,24 @@ impl TreeWriter {
         let mut run = run;
         loop {
             let head = core.heads.get(&core.body, run);
-            let held = self.holders.reach();
-            let keep = self.pin.keep(run, held.max(self.nodes.hung(run)));
-            if keep >= head.blocks() {
+            let reach = self.holders.reach();
+            let retained = self
+                .pin
+                .retained_blocks(run, reach.max(self.nodes.hung(run)));
+            if retained >= head.blocks() {
                 return;
             }
             let space = self.nodes.space(run);
             self.effects.freed.push(FreedBlocks {
                 blocks: BlockRange {
                     run,
-                    start: keep,
+                    start: retained,
                     end: head.blocks(),
                 },
-                space: space.filter(|_| keep == 0),
+                space: space.filter(|_| retained == 0),
             });
-            self.cut(core, run, keep, head.blocks());
-            if keep > 0 || head.parent() == NO_RUN {
+            self.cut(core, run, retained, head.blocks());
+            if retained > 0 || head.parent() == NO_RUN {
                 return;
             }
             run = head.parent();
@@ -51,37 +53,37 @@ impl TreeWriter {
         }
     }
 
-    /// Shortens a run to `keep` blocks, of which those before `entered` are in the table. `holders`
+    /// Shortens a run to `retained` blocks, of which those before `entered` are in the table. `holders`
     /// has its holders.
-    pub(super) fn cut(&mut self, core: &SharedIndex, run: u32, keep: u32, entered: u32) {
+    pub(super) fn cut(&mut self, core: &SharedIndex, run: u32, retained: u32, entered: u32) {
         let mut head = core.heads.get(&core.body, run);
         let known = hashes(core, &head);
         let space = head.space();
-        let leaving = &known[keep as usize..entered as usize];
-        let mut keys = KeyPrefetch::new(core, leaving.len(), |number| {
+        let removed = &known[retained as usize..entered as usize];
+        let mut keys = KeyPrefetch::new(core, removed.len(), |number| {
             core.table
-                .key(space, leaving[number].load(Ordering::Relaxed))
+                .key(space, removed[number].load(Ordering::Relaxed))
         });
-        for number in 0..leaving.len() {
+        for number in 0..removed.len() {
             let key = keys.next(core, number);
-            let spot = BlockRef {
+            let block_ref = BlockRef {
                 run,
-                at: keep + number as u32,
+                at: retained + number as u32,
             };
-            let entry = TableEntry { key, spot };
+            let entry = TableEntry { key, block_ref };
             core.table
                 .remove(&mut self.fill, &core.body, &mut self.extents, entry);
         }
-        self.blocks -= u64::from(entered - keep);
-        self.unmark_ends(core, space, run, keep);
-        if keep == 0 {
+        self.blocks -= u64::from(entered - retained);
+        self.unmark_ends(core, space, run, retained);
+        if retained == 0 {
             let key = core.marks.key(space, known[0].load(Ordering::Relaxed));
-            let spot = BlockRef { run, at: 0 };
-            self.unmark(core, TableEntry { key, spot });
+            let block_ref = BlockRef { run, at: 0 };
+            self.unmark(core, TableEntry { key, block_ref });
         }
         let lines = self.nodes.get(run).lines;
         core.heads.begin(&core.body, run);
-        if keep == 0 {
+        if retained == 0 {
             if head.has_area() {
                 let (line, words) = head.area();
                 self.extents.give(&core.body, line, lines_of(words));
@@ -89,13 +91,13 @@ impl TreeWriter {
             core.heads.end(&core.body, run, &RunHead([0; LINE_WORDS]));
             self.extents.give(&core.body, head.hashes(), lines);
             self.nodes.end(run);
-            self.leave_parent(core, &head);
+            self.detach_from_parent(core, &head);
             return;
         }
-        let needed = keep.div_ceil(LINE_WORDS as u32);
-        head.0[4] = known[keep as usize - 1].load(Ordering::Relaxed);
-        head.set_blocks(keep);
-        self.holders.set_blocks(keep);
+        let needed = retained.div_ceil(LINE_WORDS as u32);
+        head.0[4] = known[retained as usize - 1].load(Ordering::Relaxed);
+        head.set_blocks(retained);
+        self.holders.set_blocks(retained);
         // Fewer blocks need no more words than before, so there is room.
         let _ = self.write_holders(core, &mut head);
         core.heads.end(&core.body, run, &head);
@@ -105,13 +107,13 @@ impl TreeWriter {
         self.nodes.set_unheld(run, self.holders.unheld());
     }
 
-    fn leave_parent(&mut self, core: &SharedIndex, head: &RunHead) {
+    fn detach_from_parent(&mut self, core: &SharedIndex, head: &RunHead) {
         if head.parent() == NO_RUN {
             return;
         }
         self.nodes.remove_child(head.parent(), head.attach());
         if self.nodes.get(head.parent()).children == 0 {
-            self.say_children(core, head.parent(), false);
+            self.set_has_children(core, head.parent(), false);
         }
     }
 }

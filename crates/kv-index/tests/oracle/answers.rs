@@ -14,7 +14,7 @@ use super::{
 
 impl Trial {
     /// Looks up blocks of a prompt, with `strangers` unknown blocks behind them.
-    pub(crate) fn look(
+    pub(crate) fn look_up(
         &mut self,
         space: NamespaceNo,
         nodes: &[NodeNo],
@@ -25,20 +25,20 @@ impl Trial {
         let found = self
             .index
             .lookup(self.world.namespace(space), &chain, self.now());
-        let want = self.truth.lookup(space, nodes);
-        self.tally.queries += 1;
-        self.tally.credited += found.len() as u64;
-        let told = if self.exact() {
-            same(&found, &want)
+        let correct = self.truth.lookup(space, nodes);
+        self.counts.queries += 1;
+        self.counts.credited += found.len() as u64;
+        let compared = if self.exact() {
+            same(&found, &correct)
         } else {
-            no_more(&found, &want)
+            no_more(&found, &correct)
         };
-        let told = told.and_then(|()| self.look_natively(space, &chain, &found));
-        told.map_err(|wrong| format!("lookup of {} blocks in {space:?}: {wrong}", chain.len()))
+        let compared = compared.and_then(|()| self.look_up_natively(space, &chain, &found));
+        compared.map_err(|wrong| format!("lookup of {} blocks in {space:?}: {wrong}", chain.len()))
     }
 
     /// Checks that the form that the router uses agrees for every trusted target.
-    fn look_natively(
+    fn look_up_natively(
         &mut self,
         space: NamespaceNo,
         chain: &[SequenceHash],
@@ -49,19 +49,19 @@ impl Trial {
             .lookup_into(key, chain, self.now(), &mut self.matches);
         let found = self.credits(&self.matches)?;
         let trusted = |target: &Target| self.truth.trusts(*target);
-        let want: BTreeMap<_, _> = listed
+        let correct: BTreeMap<_, _> = listed
             .iter()
             .map(|overlap| (overlap.target, overlap.blocks.total()))
             .collect();
         let differs = found
             .keys()
-            .chain(want.keys())
-            .find(|target| trusted(target) && found.get(target) != want.get(target));
+            .chain(correct.keys())
+            .find(|target| trusted(target) && found.get(target) != correct.get(target));
         match differs {
             Some(target) => Err(format!(
                 "{target}: {:?} in place of {:?}",
                 found.get(target),
-                want.get(target)
+                correct.get(target)
             )),
             None if self.matches.best() != found.values().copied().max().unwrap_or(0) => Err(
                 format!("the best has {}, but not of {found:?}", self.matches.best()),
@@ -90,25 +90,30 @@ impl Trial {
     }
 }
 
-fn same(found: &[Overlap], want: &[ExpectedAnswer]) -> Result<(), String> {
-    let agree = |found: &Overlap, want: &ExpectedAnswer| {
+fn same(found: &[Overlap], correct: &[ExpectedAnswer]) -> Result<(), String> {
+    let agree = |found: &Overlap, correct: &ExpectedAnswer| {
         (found.target, found.blocks, found.announced, found.present)
-            == (want.target, want.blocks, want.announced, want.present)
+            == (
+                correct.target,
+                correct.blocks,
+                correct.announced,
+                correct.present,
+            )
     };
-    if found.len() == want.len()
+    if found.len() == correct.len()
         && found
             .iter()
-            .zip(want)
-            .all(|(found, want)| agree(found, want))
+            .zip(correct)
+            .all(|(found, correct)| agree(found, correct))
     {
         return Ok(());
     }
-    let missing = want
+    let missing = correct
         .iter()
-        .filter(|want| !found.iter().any(|found| agree(found, want)));
+        .filter(|correct| !found.iter().any(|found| agree(found, correct)));
     let surplus = found
         .iter()
-        .filter(|found| !want.iter().any(|want| agree(found, want)));
+        .filter(|found| !correct.iter().any(|correct| agree(found, correct)));
     Err(format!(
         "expected {:?} in place of {:?}",
         missing.collect::<Vec<_>>(),
@@ -117,8 +122,8 @@ fn same(found: &[Overlap], want: &[ExpectedAnswer]) -> Result<(), String> {
 }
 
 /// Checks that no target is credited with more than it holds.
-fn no_more(found: &[Overlap], want: &[ExpectedAnswer]) -> Result<(), String> {
-    let known: HashMap<_, _> = want
+fn no_more(found: &[Overlap], correct: &[ExpectedAnswer]) -> Result<(), String> {
+    let known: HashMap<_, _> = correct
         .iter()
         .map(|answer| (answer.target, answer.blocks.total()))
         .collect();

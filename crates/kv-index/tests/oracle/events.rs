@@ -118,9 +118,9 @@ impl Trial {
         applied: UpdateOutcome,
     ) -> Result<(), String> {
         let all = u32::try_from(nodes.len()).unwrap();
-        let wrong = |want: &str| Err(format!("{applied:?} for {all} blocks: {want}"));
-        self.tally.stored += u64::from(applied.applied);
-        self.tally.orphans += u64::from(applied.orphans);
+        let wrong = |expected: &str| Err(format!("{applied:?} for {all} blocks: {expected}"));
+        self.counts.stored += u64::from(applied.applied);
+        self.counts.orphans += u64::from(applied.orphans);
         if self.truth.model(target).is_none() {
             return if applied.ignored == all {
                 Ok(())
@@ -174,19 +174,19 @@ impl Trial {
             self.truth.holds(target, space, *node, tier)
                 || self.truth.waits(target, space, *node, tier)
         };
-        let held: Vec<_> = prompt.iter().copied().filter(known).collect();
-        let some = |from: usize, count: usize| held.iter().copied().skip(from).take(count);
+        let resident: Vec<_> = prompt.iter().copied().filter(known).collect();
+        let some = |from: usize, count: usize| resident.iter().copied().skip(from).take(count);
         match pattern {
-            Pattern::Tail(count) => held.iter().rev().copied().take(count).collect(),
+            Pattern::Tail(count) => resident.iter().rev().copied().take(count).collect(),
             Pattern::Head(count) => some(0, count).collect(),
-            Pattern::Middle(from, count) => some(from % held.len().max(1), count).collect(),
-            Pattern::Scattered(bits) => held
+            Pattern::Middle(from, count) => some(from % resident.len().max(1), count).collect(),
+            Pattern::Scattered(bits) => resident
                 .iter()
                 .enumerate()
                 .filter(|(at, _)| bits >> (at % 64) & 1 == 1)
                 .map(|(_, node)| *node)
                 .collect(),
-            Pattern::All => held,
+            Pattern::All => resident,
         }
     }
 
@@ -201,7 +201,7 @@ impl Trial {
     ) -> Result<(), String> {
         let index = Arc::clone(&self.index);
         let applied = self.apply_removed(&index, target, space, nodes, tier, strangers);
-        let held = nodes
+        let resident = nodes
             .iter()
             .filter(|node| self.truth.holds(target, space, **node, tier))
             .count();
@@ -213,15 +213,15 @@ impl Trial {
             self.truth.remove(target, space, *node, tier);
         }
         let all = u32::try_from(nodes.len() + strangers).unwrap();
-        self.tally.removed += u64::from(applied.applied);
-        let told = applied.applied + applied.ignored == all && applied.orphans == 0;
+        self.counts.removed += u64::from(applied.applied);
+        let all_counted = applied.applied + applied.ignored == all && applied.orphans == 0;
         // Waiting blocks may or may not count, also those that are held as well.
-        let right = (held..=held + waiting).contains(&(applied.applied as usize));
-        if told && (right || !self.exact()) {
+        let right = (resident..=resident + waiting).contains(&(applied.applied as usize));
+        if all_counted && (right || !self.exact()) {
             return Ok(());
         }
         Err(format!(
-            "{applied:?} for {all} removals, of which {held} are of held blocks"
+            "{applied:?} for {all} removals, of which {resident} are of held blocks"
         ))
     }
 

@@ -12,7 +12,7 @@ pub(crate) enum Naming {
     /// By content, as every engine of its group.
     Common {
         /// Engines of the same group agree on all hashes.
-        family: u64,
+        group: u64,
     },
     /// Small numbers that stand for other blocks at each target.
     Shifted,
@@ -25,8 +25,8 @@ pub(crate) enum Naming {
 impl Naming {
     pub(crate) fn some(number: usize) -> Self {
         match number % 8 {
-            0..4 => Self::Common { family: 0 },
-            4 => Self::Common { family: 1 },
+            0..4 => Self::Common { group: 0 },
+            4 => Self::Common { group: 1 },
             5 => Self::Shifted,
             6 => Self::Counted(HashMap::new()),
             _ => Self::Hashes,
@@ -38,7 +38,7 @@ impl Naming {
         let cell_number = cell as u64;
         EngineHash(match self {
             // A content hash is never a small number.
-            Self::Common { family } => mix((*family + 1) << 32 | cell_number),
+            Self::Common { group } => mix((*group + 1) << 32 | cell_number),
             Self::Shifted | Self::Hashes => cell_number + target.0 as u64,
             Self::Counted(names) => {
                 let next = names.len() as u64;

@@ -49,7 +49,7 @@ struct ReaderShared {
 
 /// Counts of a race.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReaderTally {
+pub(crate) struct ReaderCounts {
     /// Lookups compared.
     pub(crate) compared: u64,
     /// Lookups during which the phase changed.
@@ -58,7 +58,7 @@ pub(crate) struct ReaderTally {
     pub(crate) credited: u64,
 }
 
-impl AddAssign for ReaderTally {
+impl AddAssign for ReaderCounts {
     fn add_assign(&mut self, other: Self) {
         self.compared += other.compared;
         self.skipped += other.skipped;
@@ -114,7 +114,7 @@ impl ReaderShared {
 
     /// Does one lookup and compares it with its bounds. Returns the number of credited targets, or
     /// `None` if the phase changed.
-    fn look(
+    fn look_up(
         &self,
         space: NamespaceNo,
         prompt: &[NodeNo],
@@ -172,14 +172,14 @@ impl ReaderShared {
         Ok(Some(credited))
     }
 
-    fn read(&self, seed: u64) -> Result<ReaderTally, String> {
+    fn read(&self, seed: u64) -> Result<ReaderCounts, String> {
         let mut dice = SplitMix64::new(seed);
-        let mut seen = ReaderTally::default();
+        let mut seen = ReaderCounts::default();
         let mut matches = Matches::default();
         while !self.over.load(SeqCst) {
             let space = self.world.space(dice.below(1 << 16));
             let prompt = self.world.prompt(space, dice.below(1 << 16));
-            match self.look(space, prompt, &mut matches) {
+            match self.look_up(space, prompt, &mut matches) {
                 Ok(Some(credited)) => {
                     seen.compared += 1;
                     self.compared.fetch_add(1, SeqCst);
@@ -277,13 +277,13 @@ impl OracleWriter<'_> {
             _ => Pattern::All,
         };
         let nodes = self.trial.chosen(target, space, prompt, pattern, tier);
-        self.leave(target, space, &nodes, |trial| {
+        self.while_removing(target, space, &nodes, |trial| {
             trial.discard(target, space, &nodes, tier, 0)
         })
     }
 
     /// Runs a removal, and updates the bits of `nodes` before and after it.
-    fn leave<R>(
+    fn while_removing<R>(
         &mut self,
         target: TargetNo,
         space: NamespaceNo,
@@ -300,12 +300,12 @@ impl OracleWriter<'_> {
         for node in nodes {
             let has = self.trial.truth.has(target, space, *node);
             // Blocks still held in another tier were held all the time.
-            let [gone, back] = [&self.shared.maybe, &self.shared.surely]
+            let [cleared, back] = [&self.shared.maybe, &self.shared.surely]
                 .map(|of| self.shared.bits(of, space, *node));
             if has {
                 back.fetch_or(bit, SeqCst)
             } else {
-                gone.fetch_and(!bit, SeqCst)
+                cleared.fetch_and(!bit, SeqCst)
             };
         }
         removed
@@ -335,11 +335,11 @@ pub(crate) struct Length {
 
 /// Runs one writer beside `readers` readers, then compares the complete content. Also returns the
 /// number of changes.
-pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, ReaderTally), String> {
+pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, ReaderCounts), String> {
     let mut dice = SplitMix64::new(seed);
     let extent = Extent {
         targets: TARGETS.min(dice.within(2, 70)),
-        ..Extent::draw(&mut dice)
+        ..Extent::generate(&mut dice)
     };
     let mut trial = Trial::new(&Setup {
         seed,
@@ -360,7 +360,7 @@ pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, Read
         compared: AtomicU64::new(0),
         over: AtomicBool::new(false),
     };
-    let mut all = ReaderTally::default();
+    let mut all = ReaderCounts::default();
     let mut changes = 0;
     std::thread::scope(|scope| {
         let shared = &shared;

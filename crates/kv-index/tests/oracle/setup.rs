@@ -19,7 +19,7 @@ impl Setup {
     pub(crate) fn ample(seed: u64) -> Self {
         Self {
             seed,
-            extent: Extent::draw(&mut SplitMix64::new(seed)),
+            extent: Extent::generate(&mut SplitMix64::new(seed)),
             tight: None,
         }
     }
@@ -43,13 +43,15 @@ impl Setup {
     /// Draws the steps of this setup.
     pub(crate) fn steps(&self, count: usize) -> Vec<OracleStep> {
         let mut dice = SplitMix64::new(!self.seed);
-        (0..count).map(|_| OracleStep::draw(&mut dice)).collect()
+        (0..count)
+            .map(|_| OracleStep::generate(&mut dice))
+            .collect()
     }
 }
 
 /// Figures of a trial.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TrialTally {
+pub(crate) struct TrialCounts {
     /// Lookups compared.
     pub(crate) queries: u64,
     /// Sum of the targets credited in them.
@@ -63,7 +65,7 @@ pub(crate) struct TrialTally {
     pub(crate) shed: u64,
 }
 
-impl AddAssign for TrialTally {
+impl AddAssign for TrialCounts {
     fn add_assign(&mut self, other: Self) {
         self.queries += other.queries;
         self.credited += other.credited;

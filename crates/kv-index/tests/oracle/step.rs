@@ -110,7 +110,7 @@ pub(crate) enum OracleStep {
 }
 
 impl OracleStep {
-    pub(crate) fn draw(dice: &mut SplitMix64) -> Self {
+    pub(crate) fn generate(dice: &mut SplitMix64) -> Self {
         let target = dice.below(1 << 16);
         let space = dice.below(1 << 16);
         let prompt = dice.below(1 << 16);

@@ -13,7 +13,7 @@ use kv_index::{IndexSettings, KvIndex, Matches, SpeculationId};
 use super::{
     naming::Naming,
     random::{SplitMix64, mix},
-    setup::{OracleMismatch, Setup, TrialTally},
+    setup::{OracleMismatch, Setup, TrialCounts},
     step::{OracleStep, Pattern},
     truth::OracleTruth,
     whole,
@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Number of speculative calls that may still be retracted.
-const PROMISES: usize = 8;
+const MAX_SPECULATIONS: usize = 8;
 
 /// An index and its expected content.
 #[derive(Debug)]
@@ -31,10 +31,10 @@ pub(crate) struct Trial {
     pub(crate) truth: OracleTruth,
     pub(super) namings: Vec<Naming>,
     pub(super) matches: Matches,
-    promises: VecDeque<(u64, SpeculationId)>,
+    speculations: VecDeque<(u64, SpeculationId)>,
     calls: u64,
     pub(super) tight: bool,
-    pub(super) tally: TrialTally,
+    pub(super) counts: TrialCounts,
 }
 
 impl Trial {
@@ -67,15 +67,15 @@ impl Trial {
             truth,
             namings,
             matches: Matches::default(),
-            promises: VecDeque::new(),
+            speculations: VecDeque::new(),
             calls: 0,
             tight: setup.tight.is_some(),
-            tally: TrialTally::default(),
+            counts: TrialCounts::default(),
         }
     }
 
     /// Applies all steps, then compares the complete content; a panic is also a difference.
-    pub(crate) fn run(setup: &Setup, steps: &[OracleStep]) -> Result<TrialTally, OracleMismatch> {
+    pub(crate) fn run(setup: &Setup, steps: &[OracleStep]) -> Result<TrialCounts, OracleMismatch> {
         let mut last = None;
         let played = catch_unwind(AssertUnwindSafe(|| {
             let mut trial = Self::new(setup);
@@ -84,7 +84,7 @@ impl Trial {
                 trial.play(step)?;
             }
             last = None;
-            trial.finish().map(|()| trial.tally)
+            trial.finish().map(|()| trial.counts)
         }));
         let played = played.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -129,7 +129,7 @@ impl Trial {
                 if let Some(range) = self.stretch(target, space, nodes, start, blocks, tier) {
                     self.announce(target, space, nodes, range, tier, labels)?;
                 }
-                self.look(space, nodes, 0)?;
+                self.look_up(space, nodes, 0)?;
             }
             OracleStep::Remove {
                 target,
@@ -159,7 +159,7 @@ impl Trial {
                     tier,
                     strangers,
                 )?;
-                self.look(space, nodes, 0)?;
+                self.look_up(space, nodes, 0)?;
             }
             OracleStep::Expect {
                 target,
@@ -181,7 +181,7 @@ impl Trial {
                         lasting,
                     );
                 }
-                self.look(space, nodes, 0)?;
+                self.look_up(space, nodes, 0)?;
             }
             OracleStep::Look {
                 space,
@@ -191,7 +191,7 @@ impl Trial {
             } => {
                 let space = world.space(space);
                 let nodes = world.prompt(space, prompt);
-                self.look(space, &nodes[..nodes.len().min(blocks)], strangers)?;
+                self.look_up(space, &nodes[..nodes.len().min(blocks)], strangers)?;
             }
             ref step => self.manage(step, &world),
         }
@@ -253,9 +253,9 @@ impl Trial {
                 self.truth.register(target, model);
             }
             OracleStep::Retract { which } => {
-                let at = self.promises.len().checked_sub(which + 1);
-                if let Some((call, promised)) = at.and_then(|at| self.promises.remove(at)) {
-                    self.index.retract(promised);
+                let at = self.speculations.len().checked_sub(which + 1);
+                if let Some((call, speculation)) = at.and_then(|at| self.speculations.remove(at)) {
+                    self.index.retract(speculation);
                     self.truth.retract(call);
                 }
             }
@@ -286,7 +286,7 @@ impl Trial {
     ) {
         let (namespace, chain) = (self.world.namespace(space), self.world.hashes(nodes));
         let ttl = Duration::from_secs(ttl_s);
-        let promised = if lasting {
+        let speculation = if lasting {
             self.index
                 .predict(target.target(), namespace, &chain, self.now(), ttl)
         } else {
@@ -295,16 +295,16 @@ impl Trial {
         };
         self.calls += 1;
         self.truth.expect(target, space, nodes, ttl_s, self.calls);
-        self.promises.push_back((self.calls, promised));
-        if self.promises.len() > PROMISES {
-            self.promises.pop_front();
+        self.speculations.push_back((self.calls, speculation));
+        if self.speculations.len() > MAX_SPECULATIONS {
+            self.speculations.pop_front();
         }
     }
 
     /// Compares the complete content, and checks that nothing is left when all workers are removed.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
         whole::compare(self)?;
-        self.tally.shed += u64::from(!self.exact());
+        self.counts.shed += u64::from(!self.exact());
         if self.exact() {
             whole::compare_rebuilt(self)?;
         }

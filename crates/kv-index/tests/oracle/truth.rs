@@ -47,7 +47,7 @@ struct OracleTarget {
 pub(crate) struct OracleTruth {
     nodes: usize,
     /// A bit for each target, per cell and tier.
-    held: Vec<[u128; 4]>,
+    holders: Vec<[u128; 4]>,
     /// Whether any target ever announced the cell or was expected to hold it.
     ever: Vec<bool>,
     /// By cell.
@@ -62,7 +62,7 @@ impl OracleTruth {
     pub(crate) fn new(world: &OracleWorld) -> Self {
         Self {
             nodes: world.nodes.len(),
-            held: vec![[0; 4]; world.cells()],
+            holders: vec![[0; 4]; world.cells()],
             ever: vec![false; world.cells()],
             expected: BTreeMap::new(),
             waiting: Vec::new(),
@@ -100,7 +100,7 @@ impl OracleTruth {
         node: NodeNo,
         tier: Tier,
     ) -> bool {
-        self.held[self.cell(space, node)][tier.index()] & target.bit() != 0
+        self.holders[self.cell(space, node)][tier.index()] & target.bit() != 0
     }
 
     /// Whether the target holds the block in any tier.
@@ -170,14 +170,14 @@ impl OracleTruth {
         tier: Tier,
     ) {
         let mut new = nodes.to_vec();
-        self.hold(target, space, nodes, tier);
+        self.add_holder(target, space, nodes, tier);
         while let Some(node) = new.pop() {
             let mut at = 0;
             while at < self.waiting.len() {
                 let waiting = &self.waiting[at];
                 if (waiting.target, waiting.space, waiting.parent) == (target, space, node) {
                     let waiting = self.waiting.remove(at);
-                    self.hold(target, space, &waiting.nodes, waiting.tier);
+                    self.add_holder(target, space, &waiting.nodes, waiting.tier);
                     new.extend(waiting.nodes);
                 } else {
                     at += 1;
@@ -186,10 +186,10 @@ impl OracleTruth {
         }
     }
 
-    fn hold(&mut self, target: TargetNo, space: NamespaceNo, nodes: &[NodeNo], tier: Tier) {
+    fn add_holder(&mut self, target: TargetNo, space: NamespaceNo, nodes: &[NodeNo], tier: Tier) {
         for node in nodes {
             let cell = self.cell(space, *node);
-            self.held[cell][tier.index()] |= target.bit();
+            self.holders[cell][tier.index()] |= target.bit();
             self.ever[cell] = true;
             if self.owners[target.0].trusted {
                 self.forget_expected(cell, |expected| expected.target == target);
@@ -225,7 +225,7 @@ impl OracleTruth {
         tier: Tier,
     ) {
         let cell = self.cell(space, node);
-        self.held[cell][tier.index()] &= !target.bit();
+        self.holders[cell][tier.index()] &= !target.bit();
         let mut behind = Vec::new();
         for waiting in &mut self.waiting {
             if (waiting.target, waiting.space, waiting.tier) == (target, space, tier)
@@ -245,9 +245,9 @@ impl OracleTruth {
 
     /// Clears one tier of a target, and all its speculative blocks.
     pub(crate) fn clear_tier(&mut self, target: TargetNo, tier: Tier) {
-        self.held
+        self.holders
             .iter_mut()
-            .for_each(|held| held[tier.index()] &= !target.bit());
+            .for_each(|holders| holders[tier.index()] &= !target.bit());
         self.waiting
             .retain(|waiting| (waiting.target, waiting.tier) != (target, tier));
         self.forget_all_expected(target);
@@ -256,9 +256,9 @@ impl OracleTruth {
     /// Clears one tier of a target in one namespace.
     pub(crate) fn clear_stream(&mut self, target: TargetNo, space: NamespaceNo, tier: Tier) {
         let cells = space.0 * self.nodes..(space.0 + 1) * self.nodes;
-        self.held[cells]
+        self.holders[cells]
             .iter_mut()
-            .for_each(|held| held[tier.index()] &= !target.bit());
+            .for_each(|holders| holders[tier.index()] &= !target.bit());
     }
 
     pub(crate) fn clear(&mut self, target: TargetNo) {
@@ -337,16 +337,16 @@ impl OracleTruth {
         self.retain_expected(|expected| expected.target != target);
     }
 
-    fn retain_expected(&mut self, keep: impl Fn(&ExpectedBlock) -> bool) {
+    fn retain_expected(&mut self, is_retained: impl Fn(&ExpectedBlock) -> bool) {
         self.expected.retain(|_, entries| {
-            entries.retain(&keep);
+            entries.retain(&is_retained);
             !entries.is_empty()
         });
     }
 
-    fn forget_expected(&mut self, cell: usize, gone: impl Fn(&ExpectedBlock) -> bool) {
+    fn forget_expected(&mut self, cell: usize, is_removed: impl Fn(&ExpectedBlock) -> bool) {
         if let Some(entries) = self.expected.get_mut(&cell) {
-            entries.retain(|expected| !gone(expected));
+            entries.retain(|expected| !is_removed(expected));
             if entries.is_empty() {
                 self.expected.remove(&cell);
             }
@@ -419,26 +419,33 @@ impl OracleTruth {
     /// Returns all held blocks as (target, tier, cell).
     pub(crate) fn rows(&self) -> impl Iterator<Item = (TargetNo, Tier, usize)> + '_ {
         let targets = self.owners.len();
-        self.held.iter().enumerate().flat_map(move |(cell, held)| {
-            Tier::ALL.into_iter().flat_map(move |tier| {
-                let of = held[tier.index()];
-                (0..targets)
-                    .map(TargetNo)
-                    .filter(move |target| of & target.bit() != 0)
-                    .map(move |t| (t, tier, cell))
+        self.holders
+            .iter()
+            .enumerate()
+            .flat_map(move |(cell, holders)| {
+                Tier::ALL.into_iter().flat_map(move |tier| {
+                    let of = holders[tier.index()];
+                    (0..targets)
+                        .map(TargetNo)
+                        .filter(move |target| of & target.bit() != 0)
+                        .map(move |t| (t, tier, cell))
+                })
             })
-        })
     }
 
     /// Returns the number of held blocks, of pairs of block and target, and of blocks per target
     /// and tier.
     pub(crate) fn totals(&self) -> (u64, u64, Vec<[u64; 4]>) {
-        let any = |held: &[u128; 4]| held.iter().fold(0, |all, tier| all | tier);
-        let distinct = self.held.iter().filter(|held| any(held) != 0).count() as u64;
-        let memberships = self
-            .held
+        let any = |holders: &[u128; 4]| holders.iter().fold(0, |all, tier| all | tier);
+        let distinct = self
+            .holders
             .iter()
-            .map(|held| u64::from(any(held).count_ones()))
+            .filter(|holders| any(holders) != 0)
+            .count() as u64;
+        let memberships = self
+            .holders
+            .iter()
+            .map(|holders| u64::from(any(holders).count_ones()))
             .sum();
         let mut per_tier = vec![[0; 4]; self.owners.len()];
         self.rows()
@@ -448,13 +455,14 @@ impl OracleTruth {
 
     /// Returns the held blocks by target, tier and namespace.
     pub(crate) fn by_holder(&self) -> BTreeMap<(TargetNo, Tier, NamespaceNo), BTreeSet<NodeNo>> {
-        let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        let mut holders: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for (target, tier, cell) in self.rows() {
             let holder = (target, tier, NamespaceNo(cell / self.nodes));
-            held.entry(holder)
+            holders
+                .entry(holder)
                 .or_default()
                 .insert(NodeNo(cell % self.nodes));
         }
-        held
+        holders
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn compare(trial: &mut Trial) -> Result<(), String> {
     }
     for space in world.spaces() {
         for prompt in 0..world.prompts(space) {
-            trial.look(space, world.prompt(space, prompt), 0)?;
+            trial.look_up(space, world.prompt(space, prompt), 0)?;
         }
         compare_batch(trial, &world, space)?;
     }
@@ -118,26 +118,26 @@ fn compare_counts(trial: &Trial, world: &OracleWorld) -> Result<(), String> {
         stats.orphans,
         stats.shed,
     ];
-    let want = [
+    let expected = [
         distinct,
         memberships,
         trial.truth.expected_blocks(),
         trial.truth.orphans,
         0,
     ];
-    if found != want {
+    if found != expected {
         return Err(format!(
-            "distinct, memberships, unconfirmed, orphans, shed: {found:?} in place of {want:?}"
+            "distinct, memberships, unconfirmed, orphans, shed: {found:?} in place of {expected:?}"
         ));
     }
     for target in world.targets() {
-        let (found, want) = (
+        let (found, expected) = (
             trial.index.blocks_per_tier(target.target()),
             per_tier[target.0],
         );
-        if found != want {
+        if found != expected {
             return Err(format!(
-                "blocks per tier of {target:?}: {found:?} in place of {want:?}"
+                "blocks per tier of {target:?}: {found:?} in place of {expected:?}"
             ));
         }
     }
@@ -146,15 +146,18 @@ fn compare_counts(trial: &Trial, world: &OracleWorld) -> Result<(), String> {
         .iter()
         .map(|digest| (digest.target, digest.tier, digest.blocks))
         .collect();
-    let held = world
+    let resident = world
         .targets()
         .flat_map(|target| Tier::ALL.map(|tier| (target, tier)));
-    let want = held.map(|(target, tier)| (target.target(), tier, per_tier[target.0][tier.index()]));
-    let want: Vec<_> = want.filter(|(_, _, blocks)| *blocks > 0).collect();
-    if found == want {
+    let expected =
+        resident.map(|(target, tier)| (target.target(), tier, per_tier[target.0][tier.index()]));
+    let expected: Vec<_> = expected.filter(|(_, _, blocks)| *blocks > 0).collect();
+    if found == expected {
         Ok(())
     } else {
-        Err(format!("digests are for {found:?} in place of {want:?}"))
+        Err(format!(
+            "digests are for {found:?} in place of {expected:?}"
+        ))
     }
 }
 
@@ -167,14 +170,17 @@ pub(crate) fn compare_rebuilt(trial: &Trial) -> Result<(), String> {
         index.register(target.target(), Arc::clone(&world.namespace(space).model));
         rebuild(&index, world, (target, tier, space), &nodes);
     }
-    let (found, want) = (trial.index.digest(), index.digest());
-    let differs = found.iter().zip(&want).find(|(found, want)| found != want);
+    let (found, expected) = (trial.index.digest(), index.digest());
+    let differs = found
+        .iter()
+        .zip(&expected)
+        .find(|(found, expected)| found != expected);
     match differs {
-        None if found.len() == want.len() => Ok(()),
+        None if found.len() == expected.len() => Ok(()),
         _ => Err(format!(
             "digests of the same content differ: {differs:?}, {} and {} of them",
             found.len(),
-            want.len()
+            expected.len()
         )),
     }
 }
@@ -184,14 +190,14 @@ fn rebuild(
     index: &KvIndex,
     world: &OracleWorld,
     (target, tier, space): (TargetNo, Tier, NamespaceNo),
-    held: &BTreeSet<NodeNo>,
+    resident: &BTreeSet<NodeNo>,
 ) {
     let name = |node: &NodeNo| EngineHash(mix(world.cell(space, *node) as u64) ^ 0x5555);
     let namespace = world.namespace(space);
     let mut stored = BTreeSet::new();
     for prompt in (0..world.prompts(space)).rev() {
         let prompt = world.prompt(space, prompt);
-        let Some(last) = prompt.iter().rposition(|node| held.contains(node)) else {
+        let Some(last) = prompt.iter().rposition(|node| resident.contains(node)) else {
             continue;
         };
         let nodes = &prompt[..=last];
@@ -207,7 +213,7 @@ fn rebuild(
         index.apply(target.target(), &IndexUpdate::Stored(event));
         stored.extend(nodes.iter().copied());
     }
-    let hashes = stored.difference(held).map(name).collect();
+    let hashes = stored.difference(resident).map(name).collect();
     index.apply(
         target.target(),
         &IndexUpdate::Removed(RemovedBlocks { hashes, tier }),

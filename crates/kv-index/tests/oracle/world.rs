@@ -73,7 +73,7 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// Draws a size that is big in some dimensions and small in others.
-    pub(crate) fn draw(dice: &mut SplitMix64) -> Self {
+    pub(crate) fn generate(dice: &mut SplitMix64) -> Self {
         let most = |dice: &mut SplitMix64, most: &[usize]| {
             let most = *dice.pick(most);
             dice.within(1, most)

@@ -120,7 +120,7 @@ fn name(target: usize, prefix: &[u32]) -> EngineHash {
 
 #[derive(Default)]
 struct IndexModel {
-    held: BTreeMap<(usize, TokenPath), BTreeSet<Tier>>,
+    resident: BTreeMap<(usize, TokenPath), BTreeSet<Tier>>,
     expected: BTreeMap<(usize, TokenPath), u64>,
     /// Additional copies of blocks on a device.
     spare: BTreeMap<(usize, TokenPath), u64>,
@@ -142,7 +142,10 @@ impl IndexModel {
         else {
             return false;
         };
-        *from > 0 && !self.held.contains_key(&(*target, prefix[..*from].to_vec()))
+        *from > 0
+            && !self
+                .resident
+                .contains_key(&(*target, prefix[..*from].to_vec()))
     }
 
     fn step(&mut self, step: &IndexStep) {
@@ -162,7 +165,7 @@ impl IndexModel {
                     if !self.distrusted.contains(target) {
                         self.expected.remove(&key);
                     }
-                    repeats &= !self.held.entry(key.clone()).or_default().insert(*tier);
+                    repeats &= !self.resident.entry(key.clone()).or_default().insert(*tier);
                     if *tier == Tier::Device {
                         self.on_trust.remove(&key);
                         // At most seven are counted.
@@ -179,7 +182,7 @@ impl IndexModel {
             } => {
                 let key = (*target, prefix.clone());
                 if *tier != Tier::Device {
-                    return self.leave(&key, *tier);
+                    return self.remove_from_tier(&key, *tier);
                 }
                 *self.removals.entry(*target).or_default() += 1;
                 match self.spare.get_mut(&key) {
@@ -192,7 +195,7 @@ impl IndexModel {
                             .sum();
                         self.on_trust.insert(key, self.removals[target] + copies);
                     }
-                    _ => self.leave(&key, Tier::Device),
+                    _ => self.remove_from_tier(&key, Tier::Device),
                 }
                 let removals = self.removals[target];
                 self.lapse(*target, |ends| ends <= removals);
@@ -220,7 +223,7 @@ impl IndexModel {
             IndexStep::Cleared { target } => {
                 self.spare.retain(|(holder, _), _| holder != target);
                 self.on_trust.retain(|(holder, _), _| holder != target);
-                self.held.retain(|(holder, _), tiers| {
+                self.resident.retain(|(holder, _), tiers| {
                     if holder == target {
                         tiers.remove(&Tier::Device);
                     }
@@ -229,11 +232,11 @@ impl IndexModel {
                 self.expected.retain(|(holder, _), _| holder != target);
             }
             IndexStep::Clear { target } => self.forget(|holder| holder == *target),
-            IndexStep::RemoveWorker { target: gone } => {
-                let gone = |holder| target(holder).worker == target(*gone).worker;
-                self.forget(gone);
-                self.distrusted.retain(|holder| !gone(*holder));
-                self.removals.retain(|holder, _| !gone(*holder));
+            IndexStep::RemoveWorker { target: is_removed } => {
+                let is_removed = |holder| target(holder).worker == target(*is_removed).worker;
+                self.forget(is_removed);
+                self.distrusted.retain(|holder| !is_removed(*holder));
+                self.removals.retain(|holder, _| !is_removed(*holder));
             }
             IndexStep::Speculate {
                 target,
@@ -242,7 +245,7 @@ impl IndexModel {
             } => {
                 for end in 1..=prefix.len() {
                     let key = (*target, prefix[..end].to_vec());
-                    if self.distrusted.contains(target) || !self.held.contains_key(&key) {
+                    if self.distrusted.contains(target) || !self.resident.contains_key(&key) {
                         let until = self.expected.entry(key).or_default();
                         *until = (*until).max(self.now_s + ttl_s);
                     }
@@ -253,15 +256,15 @@ impl IndexModel {
         self.expected.retain(|_, until| *until > self.now_s);
     }
 
-    fn leave(&mut self, key: &(usize, TokenPath), tier: Tier) {
+    fn remove_from_tier(&mut self, key: &(usize, TokenPath), tier: Tier) {
         if tier == Tier::Device {
             self.spare.remove(key);
             self.on_trust.remove(key);
         }
-        if let Some(tiers) = self.held.get_mut(key) {
+        if let Some(tiers) = self.resident.get_mut(key) {
             tiers.remove(&tier);
             if tiers.is_empty() {
-                self.held.remove(key);
+                self.resident.remove(key);
             }
         }
     }
@@ -272,15 +275,15 @@ impl IndexModel {
             .iter()
             .filter(|(key, ends)| key.0 == target && over(**ends));
         for key in lapsed.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            self.leave(&key, Tier::Device);
+            self.remove_from_tier(&key, Tier::Device);
         }
     }
 
-    fn forget(&mut self, gone: impl Fn(usize) -> bool) {
-        self.spare.retain(|(holder, _), _| !gone(*holder));
-        self.on_trust.retain(|(holder, _), _| !gone(*holder));
-        self.held.retain(|(holder, _), _| !gone(*holder));
-        self.expected.retain(|(holder, _), _| !gone(*holder));
+    fn forget(&mut self, is_removed: impl Fn(usize) -> bool) {
+        self.spare.retain(|(holder, _), _| !is_removed(*holder));
+        self.on_trust.retain(|(holder, _), _| !is_removed(*holder));
+        self.resident.retain(|(holder, _), _| !is_removed(*holder));
+        self.expected.retain(|(holder, _), _| !is_removed(*holder));
     }
 
     fn lookup(&self, prefix: &[u32]) -> Vec<Overlap> {
@@ -312,12 +315,13 @@ impl IndexModel {
     /// not count.
     fn present(&self, number: usize, prefix: &[u32], blocks: u32) -> [u32; 4] {
         let run = (1..=blocks as usize).map(|end| (number, prefix[..end].to_vec()));
-        let held: Vec<_> = run.filter_map(|key| self.held.get(&key)).collect();
+        let resident: Vec<_> = run.filter_map(|key| self.resident.get(&key)).collect();
         let trusted = !self.distrusted.contains(&number);
         Tier::ALL.map(|tier| {
             u32::try_from(
-                held.iter()
-                    .filter(|held| trusted && held.contains(&tier))
+                resident
+                    .iter()
+                    .filter(|resident| trusted && resident.contains(&tier))
                     .count(),
             )
             .unwrap()
@@ -329,7 +333,7 @@ impl IndexModel {
         let mut blocks = TierBlocks::default();
         for key in (1..=prefix.len()).map(|end| (number, prefix[..end].to_vec())) {
             match self
-                .held
+                .resident
                 .get(&key)
                 .filter(|_| announced)
                 .and_then(|tiers| tiers.first())
@@ -429,7 +433,7 @@ fn compare(index: &KvIndex, model: &IndexModel, now: Moment) -> Result<(), TestC
         let new = rows.insert((row.target, row.hash, row.tier, row.depth, row.parent));
         assert!(new, "a row occurs twice");
     }
-    let wanted = model.held.iter().flat_map(|((number, prefix), tiers)| {
+    let expected_rows = model.resident.iter().flat_map(|((number, prefix), tiers)| {
         let chain = chain(prefix);
         let depth = prefix.len() - 1;
         let parent = depth.checked_sub(1).map(|at| chain[at]);
@@ -438,12 +442,12 @@ fn compare(index: &KvIndex, model: &IndexModel, now: Moment) -> Result<(), TestC
             .iter()
             .map(move |tier| (target(*number), chain[depth], *tier, depth32, parent))
     });
-    prop_assert_eq!(&rows, &wanted.collect::<BTreeSet<_>>());
+    prop_assert_eq!(&rows, &expected_rows.collect::<BTreeSet<_>>());
 
     let stats = index.stats();
-    let distinct: BTreeSet<_> = model.held.keys().map(|(_, prefix)| prefix).collect();
+    let distinct: BTreeSet<_> = model.resident.keys().map(|(_, prefix)| prefix).collect();
     prop_assert_eq!(stats.distinct, distinct.len() as u64);
-    prop_assert_eq!(stats.memberships, model.held.len() as u64);
+    prop_assert_eq!(stats.memberships, model.resident.len() as u64);
     prop_assert_eq!(stats.orphans, 0);
     prop_assert_eq!(stats.shed, 0);
     for number in 0..3 {
@@ -488,7 +492,7 @@ fn rebuilt(model: &IndexModel) -> KvIndex {
         index.register(target(number), Arc::from("m"));
     }
     // Announces whole sequences, then removes the surplus: only the content is the same.
-    for ((number, prefix), tiers) in model.held.iter().rev() {
+    for ((number, prefix), tiers) in model.resident.iter().rev() {
         for tier in tiers {
             apply(
                 &index,
@@ -502,11 +506,15 @@ fn rebuilt(model: &IndexModel) -> KvIndex {
             );
         }
     }
-    for ((number, prefix), tiers) in &model.held {
+    for ((number, prefix), tiers) in &model.resident {
         for end in 1..=prefix.len() {
             let key = (*number, prefix[..end].to_vec());
             for tier in tiers {
-                if !model.held.get(&key).is_some_and(|held| held.contains(tier)) {
+                if !model
+                    .resident
+                    .get(&key)
+                    .is_some_and(|resident| resident.contains(tier))
+                {
                     apply(
                         &index,
                         &IndexStep::Remove {

@@ -14,19 +14,19 @@ use crate::oracle::{
     random::SplitMix64,
     readers::{Length, race},
     reduce::{list, report},
-    setup::{Setup, TrialTally},
+    setup::{Setup, TrialCounts},
     step::OracleStep,
     trial::Trial,
     world::{Extent, TargetNo},
 };
 
 /// Runs trials of `steps` steps each.
-fn play(setups: impl Iterator<Item = Setup>, steps: usize) -> TrialTally {
-    let mut all = TrialTally::default();
+fn play(setups: impl Iterator<Item = Setup>, steps: usize) -> TrialCounts {
+    let mut all = TrialCounts::default();
     for setup in setups {
         let steps = setup.steps(steps);
         match Trial::run(&setup, &steps) {
-            Ok(tally) => all += tally,
+            Ok(counts) => all += counts,
             Err(difference) => panic!("{}", report(&setup, steps, difference)),
         }
     }
@@ -90,7 +90,7 @@ fn the_comparison_detects_a_surplus_and_a_missing_block() {
         trial
             .announce(target, space, &prompt, 0..prompt.len(), tier, true)
             .unwrap();
-        trial.look(space, &prompt, 1).unwrap();
+        trial.look_up(space, &prompt, 1).unwrap();
         match tampered {
             0 => trial
                 .truth
@@ -99,7 +99,7 @@ fn the_comparison_detects_a_surplus_and_a_missing_block() {
             2 => trial.truth.store(target, space, &prompt[..1], Tier::Host),
             _ => trial.truth.expect(TargetNo(1), space, &prompt, 5, 1),
         }
-        assert!(trial.look(space, &prompt, 1).is_err(), "{tampered}");
+        assert!(trial.look_up(space, &prompt, 1).is_err(), "{tampered}");
         assert!(trial.finish().is_err(), "{tampered}");
     }
 }
@@ -113,8 +113,8 @@ proptest! {
 
     #[test]
     #[contract("V7", "V9", "V12", "MC12")]
-    fn short_random_runs_show_no_difference(seed in any::<u64>().no_shrink(), drawn in vec(any::<u64>().no_shrink(), 1..300)) {
-        let steps: Vec<_> = drawn.into_iter().map(|number| OracleStep::draw(&mut SplitMix64::new(number))).collect();
+    fn short_random_runs_show_no_difference(seed in any::<u64>().no_shrink(), numbers in vec(any::<u64>().no_shrink(), 1..300)) {
+        let steps: Vec<_> = numbers.into_iter().map(|number| OracleStep::generate(&mut SplitMix64::new(number))).collect();
         if let Err(difference) = Trial::run(&Setup::ample(seed), &steps) {
             return Err(TestCaseError::fail(format!("{difference}\n{}", list(&steps))));
         }

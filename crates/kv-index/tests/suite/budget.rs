@@ -44,7 +44,7 @@ fn at_the_budget_blocks_are_shed_and_only_held_blocks_are_credited() {
     assert!(stats.bytes <= stats.budget_bytes);
     assert_eq!(stats.distinct + stats.shed, 9000);
     assert_eq!(
-        u64::from(held(&index, 0, &plain(), 9000).device),
+        u64::from(resident(&index, 0, &plain(), 9000).device),
         stats.distinct
     );
     // Held blocks may be announced again, and removals free memory.
@@ -133,7 +133,7 @@ fn a_long_chain_after_many_short_ones_is_stored_in_pieces() {
     }
     let shed = index.stats().shed;
     let applied = put(&index, 1, store(0..600)).applied;
-    assert_eq!(held(&index, 1, &plain(), 600).device, applied);
+    assert_eq!(resident(&index, 1, &plain(), 600).device, applied);
     assert!(applied > 400, "{applied} of 600");
     assert!(index.stats().shed > shed);
 }

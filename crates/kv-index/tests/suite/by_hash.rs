@@ -26,7 +26,7 @@ fn a_block_announced_again_by_its_hash_is_gone_after_one_removal() {
     apply(&index, 0, Some(chain[0]), &chain[1..]);
     apply(&index, 0, Some(chain[1]), &chain[2..]);
     index.remove_hashes(target(0), &plain(), &chain[3..], DEVICE);
-    assert_eq!(held(&index, 0, &plain(), 8).device, 3);
+    assert_eq!(resident(&index, 0, &plain(), 8).device, 3);
     assert_eq!(index.depth_of(&plain(), chain[2]), Some(2));
     assert_eq!(index.depth_of(&plain(), SequenceHash(9)), None);
 }
@@ -41,8 +41,8 @@ fn blocks_named_by_sequence_hash_are_found_by_tokens_beside_other_blocks() {
     assert_eq!(apply(&index, 0, Some(chain[2]), &chain[3..]).applied, 3);
     assert_eq!(
         (
-            held(&index, 0, &plain(), 8).device,
-            held(&index, 1, &plain(), 8).device
+            resident(&index, 0, &plain(), 8).device,
+            resident(&index, 1, &plain(), 8).device
         ),
         (6, 4)
     );
@@ -63,8 +63,8 @@ fn blocks_named_by_sequence_hash_are_found_by_tokens_beside_other_blocks() {
     );
     assert_eq!(
         (
-            held(&index, 0, &plain(), 8).device,
-            held(&index, 1, &plain(), 8).device
+            resident(&index, 0, &plain(), 8).device,
+            resident(&index, 1, &plain(), 8).device
         ),
         (4, 4)
     );
@@ -107,15 +107,15 @@ fn blocks_behind_an_unknown_hash_wait_for_it() {
     // The same blocks of another target or namespace do not count for this target.
     apply(&index, 1, None, &chain[..7]);
     index.store_hashes(target(0), &salted("s"), None, &chain[..7], DEVICE);
-    assert_eq!(held(&index, 0, &plain(), 9).device, 0);
+    assert_eq!(resident(&index, 0, &plain(), 9).device, 0);
     apply(&index, 0, None, &chain[..3]);
     assert_eq!(
-        held(&index, 0, &plain(), 9).device,
+        resident(&index, 0, &plain(), 9).device,
         4,
         "up to the removed one"
     );
     apply(&index, 0, Some(chain[3]), &chain[4..7]);
-    assert_eq!(held(&index, 0, &plain(), 9).device, 9);
+    assert_eq!(resident(&index, 0, &plain(), 9).device, 9);
     assert_eq!(index.stats().orphans, 5);
 }
 
@@ -174,10 +174,13 @@ fn a_repeated_or_contradicting_hash_truncates_a_store() {
     );
     assert_eq!(apply(&index, 0, Some(chain[1]), &chain[4..]).applied, 0);
     assert_eq!(index.stats().distinct, 6 + 3);
-    assert_eq!(held(&index, 1, &plain(), 6).device, 6);
+    assert_eq!(resident(&index, 1, &plain(), 6).device, 6);
     index.remove_worker(target(0).worker);
     assert_eq!(
-        (index.stats().distinct, held(&index, 1, &plain(), 6).device),
+        (
+            index.stats().distinct,
+            resident(&index, 1, &plain(), 6).device
+        ),
         (6, 6)
     );
 }

@@ -61,7 +61,7 @@ fn uncertain() -> IndexStream {
 }
 
 /// Stores and removes other blocks.
-fn turn_over(stream: &mut IndexStream, removals: u32) {
+fn replace_tail(stream: &mut IndexStream, removals: u32) {
     for token in 0..removals {
         stream.store(&[10 + token], 0);
         stream.remove(&[10 + token]);
@@ -71,9 +71,9 @@ fn turn_over(stream: &mut IndexStream, removals: u32) {
 #[test]
 fn an_uncertain_credit_lapses_after_as_many_removals_as_there_were_blocks() {
     let mut stream = uncertain();
-    turn_over(&mut stream, 3);
+    replace_tail(&mut stream, 3);
     assert!(stream.holds(&[1, 2, 3, 4]));
-    turn_over(&mut stream, 1);
+    replace_tail(&mut stream, 1);
     assert!(!stream.holds(&[1, 2, 3, 4]));
     assert!(
         stream.holds(&[1, 2, 3]),
@@ -93,9 +93,9 @@ fn a_store_of_the_block_or_behind_it_proves_that_it_is_still_held() {
         (&[1, 2, 3, 4, 5], 4),
     ] {
         let mut stream = uncertain();
-        turn_over(&mut stream, 3);
+        replace_tail(&mut stream, 3);
         stream.store(prompt, from);
-        turn_over(&mut stream, 40);
+        replace_tail(&mut stream, 40);
         assert!(stream.holds(&[1, 2, 3, 4]), "{prompt:?} from {from}");
     }
 }
@@ -120,7 +120,7 @@ fn copy_counts_end_with_their_blocks() {
     for end in 1..=4 {
         stream.remove(&[1, 2, 3, 4][..end]);
     }
-    assert_eq!(stream.held(), [].into());
+    assert_eq!(stream.resident(), [].into());
     stream.index.remove_worker(stream::TARGET.worker);
     let stats = stream.index.stats();
     assert_eq!((stats.distinct, stats.namespaces), (0, 0));
@@ -175,7 +175,10 @@ impl PagedCache {
     }
 
     fn holds(&self, prefix: &[u32]) -> bool {
-        self.slots.iter().flatten().any(|held| held == prefix)
+        self.slots
+            .iter()
+            .flatten()
+            .any(|resident| resident == prefix)
     }
 
     fn content(&self) -> BTreeSet<BlockPath> {
@@ -204,7 +207,7 @@ impl PagedCache {
                 let announced = || self.slots.iter().chain(&used[..reused]).flatten();
                 let (blocks, left) = (
                     announced().count() as u64,
-                    announced().any(|held| *held == evicted),
+                    announced().any(|resident| *resident == evicted),
                 );
                 stream.remove(&evicted);
                 self.lost_copies.remove(&evicted);
@@ -246,9 +249,9 @@ proptest! {
                 CopyStep::Cleared => stream.cleared(),
                 CopyStep::Hole => stream.index.mark_loss(stream::TARGET),
             }
-            let held = stream.held();
-            prop_assert!(held.is_superset(&stream.set), "{:?} is not credited", &stream.set - &held);
-            prop_assert!(held.is_subset(&stream.counted()), "{:?} is credited", &held - &stream.counted());
+            let resident = stream.resident();
+            prop_assert!(resident.is_superset(&stream.set), "{:?} is not credited", &stream.set - &resident);
+            prop_assert!(resident.is_subset(&stream.counted()), "{:?} is credited", &resident - &stream.counted());
         }
     }
 
@@ -259,11 +262,11 @@ proptest! {
         let (mut pool, mut stream) = (PagedCache::new(), IndexStream::new());
         for prompt in prompts {
             pool.request(&prompt, false, &mut stream);
-            let (held, truth) = (stream.held(), pool.content());
+            let (resident, truth) = (stream.resident(), pool.content());
             // After the first copy that outlives a turnover the index credits too little, and never
             // too much.
-            prop_assert!(pool.outlived || held == truth, "{held:?} is credited, {truth:?} is there");
-            prop_assert!(held.is_subset(&truth), "{held:?} is credited, {truth:?} is there");
+            prop_assert!(pool.outlived || resident == truth, "{resident:?} is credited, {truth:?} is there");
+            prop_assert!(resident.is_subset(&truth), "{resident:?} is credited, {truth:?} is there");
         }
     }
 
@@ -280,6 +283,6 @@ proptest! {
         for round in 0..600_u32 {
             pool.request(&[10 + round % 50], false, &mut stream);
         }
-        prop_assert_eq!(stream.held(), pool.content());
+        prop_assert_eq!(stream.resident(), pool.content());
     }
 }

@@ -15,7 +15,7 @@ fn a_speculative_entry_counts_until_confirmed_or_expired() {
     let ttl = Duration::from_secs(2);
     index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
     assert_eq!(
-        held(&index, 0, &plain(), 8),
+        resident(&index, 0, &plain(), 8),
         TierBlocks {
             speculative: 4,
             ..TierBlocks::default()
@@ -23,7 +23,7 @@ fn a_speculative_entry_counts_until_confirmed_or_expired() {
     );
     put(&index, 0, store(0..2));
     assert_eq!(
-        held(&index, 0, &plain(), 8),
+        resident(&index, 0, &plain(), 8),
         TierBlocks {
             device: 2,
             speculative: 2,
@@ -43,7 +43,7 @@ fn a_speculative_entry_counts_until_confirmed_or_expired() {
     assert_eq!(index.stats().speculative, 0);
     // A block that was confirmed and then removed does not become speculative again.
     index.apply(target(0), &IndexUpdate::Cleared);
-    assert_eq!(held(&index, 0, &plain(), 8).total(), 0);
+    assert_eq!(resident(&index, 0, &plain(), 8).total(), 0);
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn unconfirmed_entries_are_not_part_of_the_content() {
         NOW,
         Duration::from_secs(120),
     );
-    assert_eq!(held(&index, 8, &plain(), 1).speculative, 1);
+    assert_eq!(resident(&index, 8, &plain(), 1).speculative, 1);
     index.remove_worker(WorkerId(8));
-    assert_eq!(held(&index, 8, &plain(), 1).speculative, 0);
+    assert_eq!(resident(&index, 8, &plain(), 1).speculative, 0);
 }
 
 #[test]
@@ -133,12 +133,12 @@ fn predictions_are_bounded_and_the_least_recently_used_are_evicted_first() {
     // first.
     index.predict(target(0), &plain(), &chain(3), NOW, ttl);
     index.predict(target(7), &plain(), &chain(3), NOW, ttl);
-    let found = |worker| held(&index, worker, &plain(), 3).speculative;
+    let found = |worker| resident(&index, worker, &plain(), 3).speculative;
     assert_eq!([0, 1, 2, 7].map(found), [3, 0, 2, 3]);
     // A chain longer than the bound keeps its front.
     index.predict(target(7), &plain(), &chain(50), NOW, ttl);
     assert_eq!(found(7), 3);
-    assert_eq!(held(&index, 7, &plain(), 50).speculative, 10);
+    assert_eq!(resident(&index, 7, &plain(), 50).speculative, 10);
     assert_eq!(index.stats().predicted, 10);
 }
 
@@ -147,12 +147,12 @@ fn predictions_are_bounded_and_the_least_recently_used_are_evicted_first() {
 fn the_entries_of_a_refused_request_are_retracted() {
     let index = index();
     let ttl = Duration::from_secs(120);
-    let promised = index.predict(target(0), &plain(), &chain(6), NOW, ttl);
+    let speculation = index.predict(target(0), &plain(), &chain(6), NOW, ttl);
     put(&index, 0, store(0..2));
-    index.retract(promised.clone());
+    index.retract(speculation.clone());
     // Blocks that the engine announced stay.
     assert_eq!(
-        held(&index, 0, &plain(), 6),
+        resident(&index, 0, &plain(), 6),
         TierBlocks {
             device: 2,
             ..TierBlocks::default()
@@ -161,8 +161,8 @@ fn the_entries_of_a_refused_request_are_retracted() {
     assert_eq!(index.stats().predicted, 0);
     // A second retraction changes nothing, not even later entries.
     index.predict(target(0), &plain(), &chain(6), NOW, ttl);
-    index.retract(promised);
-    assert_eq!(held(&index, 0, &plain(), 6).speculative, 4);
+    index.retract(speculation);
+    assert_eq!(resident(&index, 0, &plain(), 6).speculative, 4);
 }
 
 #[test]
@@ -175,13 +175,13 @@ fn entries_renewed_by_another_request_survive_the_refusal_of_the_first() {
     index.speculate(target(1), &plain(), &chain(6), NOW, ttl);
     index.retract(long);
     assert_eq!(
-        [0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative),
+        [0, 1].map(|worker| resident(&index, worker, &plain(), 6).speculative),
         [3, 6]
     );
     // All requests of a burst are refused, in order: no entry stays.
     index.retract(short);
     assert_eq!(
-        [0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative),
+        [0, 1].map(|worker| resident(&index, worker, &plain(), 6).speculative),
         [0, 6]
     );
 }
@@ -250,7 +250,7 @@ fn a_pruned_chain_loses_its_end_before_its_front() {
     index.predict(target(0), &plain(), &chain(90), NOW, ttl);
     index.predict(target(1), &plain(), &chain(20), NOW, ttl);
     // 110 exceed 100: 80 are left, the newest 60 among them.
-    let found = |worker| held(&index, worker, &plain(), 90).speculative;
+    let found = |worker| resident(&index, worker, &plain(), 90).speculative;
     assert_eq!(
         (found(0), found(1), index.stats().predicted),
         (60 + 20, 20, 100)
@@ -285,9 +285,9 @@ fn a_target_without_a_stream_is_predicted_and_announced_blocks_are_unchanged() {
     let index = index();
     let ttl = Duration::from_secs(120);
     put(&index, 1, store(0..3));
-    let promised = index.predict(target(1), &plain(), &chain(5), NOW, ttl);
+    let speculation = index.predict(target(1), &plain(), &chain(5), NOW, ttl);
     assert_eq!(
-        held(&index, 1, &plain(), 5),
+        resident(&index, 1, &plain(), 5),
         TierBlocks {
             device: 3,
             speculative: 2,
@@ -301,10 +301,10 @@ fn a_target_without_a_stream_is_predicted_and_announced_blocks_are_unchanged() {
     );
     index.apply(target(1), &remove(&[3], kv_blocks::Tier::Device));
     assert_eq!(
-        held(&index, 1, &plain(), 5).total(),
+        resident(&index, 1, &plain(), 5).total(),
         2,
         "a removed block is not expected either"
     );
-    index.retract(promised);
+    index.retract(speculation);
     assert_eq!(index.stats().predicted, 0);
 }

@@ -9,9 +9,9 @@ use proptest::prelude::*;
 
 use crate::sequence::*;
 
-fn standing(index: &KvIndex, wanted: &dyn Fn(Target) -> bool) -> Vec<ExportedBlocks> {
-    let mut place = ExportCursor::default();
-    std::iter::from_fn(|| index.export(&mut place, wanted))
+fn exported_blocks(index: &KvIndex, selected: &dyn Fn(Target) -> bool) -> Vec<ExportedBlocks> {
+    let mut cursor = ExportCursor::default();
+    std::iter::from_fn(|| index.export(&mut cursor, selected))
         .flatten()
         .collect()
 }
@@ -31,14 +31,18 @@ fn apply_change(index: &KvIndex, change: &BlockChange) {
     );
 }
 
-fn rebuilt(standing: &[ExportedBlocks]) -> KvIndex {
+fn rebuilt(exported_blocks: &[ExportedBlocks]) -> KvIndex {
     let index = index_of(IndexSettings {
         secret: 7,
         ..IndexSettings::default()
     });
-    for ExportedBlocks { change: held, lead } in standing {
+    for ExportedBlocks {
+        change: stored,
+        lead,
+    } in exported_blocks
+    {
         lead.iter().for_each(|part| apply_change(&index, part));
-        apply_change(&index, held);
+        apply_change(&index, stored);
         for part in lead {
             index.remove_hashes(part.target, &part.namespace, &part.hashes, part.tier);
         }
@@ -51,18 +55,18 @@ fn a_range_behind_a_hole_is_exported_with_the_blocks_before_it() {
     let index = index();
     put(&index, 0, store(0..6));
     index.apply(target(0), &remove(&[3, 4], Tier::Device));
-    let told = standing(&index, &|_| true);
-    let seen: Vec<_> = told
+    let exported = exported_blocks(&index, &|_| true);
+    let seen: Vec<_> = exported
         .iter()
         .map(|it| (it.change.depth, it.change.hashes.len(), it.lead.len()))
         .collect();
     assert_eq!(seen, [(0, 2, 0), (4, 2, 1)]);
-    let lead = &told[1].lead[0];
+    let lead = &exported[1].lead[0];
     assert_eq!(
         (lead.depth, &lead.hashes[..], lead.parent),
         (2, &chain(4)[2..], Some(chain(2)[1]))
     );
-    assert_eq!(rebuilt(&told).digest(), index.digest());
+    assert_eq!(rebuilt(&exported).digest(), index.digest());
 }
 
 #[test]
@@ -78,8 +82,8 @@ fn a_block_in_two_tiers_is_reported_as_new_once() {
         }),
     );
     index.apply(target(0), &remove(&[3], Tier::Device));
-    let told = standing(&index, &|_| true);
-    let mut seen: Vec<_> = told
+    let exported = exported_blocks(&index, &|_| true);
+    let mut seen: Vec<_> = exported
         .iter()
         .map(|it| (it.change.tier, it.change.depth, it.change.kind))
         .collect();
@@ -103,8 +107,8 @@ fn a_clear_is_distinguished_from_a_removal() {
     let mut changes = index.subscribe().unwrap();
     index.apply(target(0), &remove(&[2], Tier::Device));
     index.clear(target(0));
-    let told = changes.take(9).unwrap();
-    let seen: Vec<_> = told
+    let exported = changes.take(9).unwrap();
+    let seen: Vec<_> = exported
         .iter()
         .map(|change| (change.depth, change.cleared))
         .collect();
@@ -166,10 +170,10 @@ proptest! {
     fn applying_all_pieces_gives_the_same_content(steps in steps(), only in prop::option::of(0_u32..3)) {
         let index = index();
         steps.into_iter().for_each(|step| do_step(&index, step));
-        let wanted = |it: Target| only.is_none_or(|worker| it == target(worker));
+        let selected = |it: Target| only.is_none_or(|worker| it == target(worker));
         let mut digest = index.digest();
-        digest.retain(|row| wanted(row.target));
-        prop_assert_eq!(rebuilt(&standing(&index, &wanted)).digest(), digest);
+        digest.retain(|row| selected(row.target));
+        prop_assert_eq!(rebuilt(&exported_blocks(&index, &selected)).digest(), digest);
     }
 }
 
@@ -182,15 +186,15 @@ fn a_large_state_is_exported_in_pieces_with_the_lock_free_between_them() {
     for worker in 0..3 {
         put(&index, worker, store(0..9000));
     }
-    let mut place = ExportCursor::default();
+    let mut cursor = ExportCursor::default();
     let mut pieces = 0;
-    let mut told = Vec::new();
-    while let Some(piece) = index.export(&mut place, &|_| true) {
+    let mut exported = Vec::new();
+    while let Some(piece) = index.export(&mut cursor, &|_| true) {
         pieces += 1;
-        told.extend(piece);
+        exported.extend(piece);
         // This deadlocks if the lock is held.
         index.register(target(9), Arc::from("m"));
     }
     assert!(pieces > 5, "{pieces}");
-    assert_eq!(rebuilt(&told).digest(), index.digest());
+    assert_eq!(rebuilt(&exported).digest(), index.digest());
 }

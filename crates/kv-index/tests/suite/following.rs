@@ -11,14 +11,14 @@ use crate::sequence::*;
 /// The memberships that a follower knows: target, tier, salt and block.
 type FollowedBlocks = BTreeSet<(Target, Tier, Option<Arc<str>>, u64)>;
 
-fn standing(index: &KvIndex) -> FollowedBlocks {
+fn content(index: &KvIndex) -> FollowedBlocks {
     dump(index)
         .into_iter()
         .map(|row| (row.target, row.tier, row.namespace.salt.clone(), row.hash.0))
         .collect()
 }
 
-fn follow_on(held: &mut FollowedBlocks, changes: &mut ChangeFeed) {
+fn follow_on(resident: &mut FollowedBlocks, changes: &mut ChangeFeed) {
     loop {
         let taken = changes.take(7).unwrap();
         if taken.is_empty() {
@@ -37,10 +37,10 @@ fn follow_on(held: &mut FollowedBlocks, changes: &mut ChangeFeed) {
                 let entry = (*target, *tier, namespace.salt.clone(), hash.0);
                 match kind {
                     ChangeKind::Stored { .. } => {
-                        assert!(held.insert(entry), "only new blocks are reported")
+                        assert!(resident.insert(entry), "only new blocks are reported")
                     }
                     ChangeKind::Removed { .. } => {
-                        assert!(held.remove(&entry), "only held blocks are removed")
+                        assert!(resident.remove(&entry), "only held blocks are removed")
                     }
                 }
             }
@@ -63,9 +63,9 @@ fn a_change_gives_its_depth_and_whether_other_tiers_hold_the_blocks() {
     );
     index.apply(target(0), &remove(&[4], Tier::Device));
     index.apply(target(0), &remove(&[4], Tier::Host));
-    let told: Vec<_> = changes.take(9).unwrap();
+    let received: Vec<_> = changes.take(9).unwrap();
     let whole = chain(4);
-    let seen: Vec<_> = told
+    let seen: Vec<_> = received
         .iter()
         .map(|c| (c.tier, c.kind, c.depth, c.parent, c.hashes.len()))
         .collect();
@@ -80,7 +80,7 @@ fn a_change_gives_its_depth_and_whether_other_tiers_hold_the_blocks() {
             (Tier::Host, removed(false), 3, Some(whole[2]), 1),
         ]
     );
-    assert_eq!(told[0].hashes, whole[2..]);
+    assert_eq!(received[0].hashes, whole[2..]);
 }
 
 #[test]
@@ -231,11 +231,11 @@ proptest! {
         let at = at.min(steps.len());
         steps[..at].iter().for_each(|step| apply(&index, step));
         let mut changes = index.subscribe().unwrap();
-        let mut held = standing(&index);
+        let mut resident = content(&index);
         for step in &steps[at..] {
             apply(&index, step);
-            follow_on(&mut held, &mut changes);
-            prop_assert_eq!(&held, &standing(&index), "after {:?}", step);
+            follow_on(&mut resident, &mut changes);
+            prop_assert_eq!(&resident, &content(&index), "after {:?}", step);
         }
     }
 }

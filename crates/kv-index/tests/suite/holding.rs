@@ -20,8 +20,8 @@ fn sequence_hashes_count_and_engine_hashes_only_resolve_parents() {
     renamed.hashes = vec![EngineHash(900), EngineHash(901)];
     put(&index, 1, renamed);
     put(&index, 0, store(2..3));
-    assert_eq!(held(&index, 0, &plain(), 8).device, 3);
-    assert_eq!(held(&index, 1, &plain(), 8).device, 2);
+    assert_eq!(resident(&index, 0, &plain(), 8).device, 3);
+    assert_eq!(resident(&index, 1, &plain(), 8).device, 2);
     assert_eq!(index.stats().distinct, 3);
 }
 
@@ -57,9 +57,9 @@ fn a_block_missing_in_the_middle_ends_the_run() {
     let index = index();
     put(&index, 0, store(0..4));
     index.apply(target(0), &remove(&[2], Tier::Device));
-    assert_eq!(held(&index, 0, &plain(), 4).total(), 1);
+    assert_eq!(resident(&index, 0, &plain(), 4).total(), 1);
     put(&index, 0, store(1..2));
-    assert_eq!(held(&index, 0, &plain(), 4).total(), 4);
+    assert_eq!(resident(&index, 0, &plain(), 4).total(), 4);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_removal_affects_no_other_tier_or_target() {
     );
     assert_eq!(index.blocks_per_tier(target(0)), [2, 2, 0, 0]);
     assert_eq!(
-        held(&index, 0, &plain(), 2),
+        resident(&index, 0, &plain(), 2),
         TierBlocks {
             device: 2,
             ..TierBlocks::default()
@@ -96,21 +96,21 @@ fn a_removal_affects_no_other_tier_or_target() {
         }
     );
     assert_eq!(
-        held(&index, 0, &plain(), 2),
+        resident(&index, 0, &plain(), 2),
         TierBlocks {
             device: 1,
             host: 1,
             ..TierBlocks::default()
         }
     );
-    assert_eq!(held(&index, 1, &plain(), 2).device, 2);
+    assert_eq!(resident(&index, 1, &plain(), 2).device, 2);
 
     // A clear concerns only the device.
     index.apply(target(0), &IndexUpdate::Cleared);
-    assert_eq!(held(&index, 0, &plain(), 2).host, 2);
-    assert_eq!(held(&index, 1, &plain(), 2).device, 2);
+    assert_eq!(resident(&index, 0, &plain(), 2).host, 2);
+    assert_eq!(resident(&index, 1, &plain(), 2).device, 2);
     index.clear(target(0));
-    assert_eq!(held(&index, 0, &plain(), 2).total(), 0);
+    assert_eq!(resident(&index, 0, &plain(), 2).total(), 0);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn removals_of_unknown_blocks_are_ignored_and_the_others_applied() {
         index.apply(target(9), &remove(&[1], Tier::Device)).ignored,
         1
     );
-    assert_eq!(held(&index, 0, &plain(), 2).device, 1);
+    assert_eq!(resident(&index, 0, &plain(), 2).device, 1);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn with_one_of_two_copies_removed_the_parent_still_resolves() {
     index.apply(target(0), &remove(&[2], Tier::Device));
     assert_eq!(put(&index, 0, store(2..3)).orphans, 0);
     put(&index, 0, store(1..2));
-    assert_eq!(held(&index, 0, &plain(), 3).device, 3);
+    assert_eq!(resident(&index, 0, &plain(), 3).device, 3);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
         },
     );
     put(&index, 0, store(2..3));
-    assert_eq!(held(&index, 0, &salted("a"), 3).device, 3);
+    assert_eq!(resident(&index, 0, &salted("a"), 3).device, 3);
     assert!(index.lookup(&plain(), &chain(3), NOW).is_empty());
     assert!(index.lookup(&salted("b"), &chain(3), NOW).is_empty());
     let with_adapter = Namespace {
@@ -175,7 +175,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
             ..store(0..1)
         },
     );
-    assert_eq!(held(&index, 1, &with_adapter, 3).device, 1);
+    assert_eq!(resident(&index, 1, &with_adapter, 3).device, 1);
     assert_eq!(index.stats().namespaces, 2);
     // A child with another salt than its parent has the wrong parent.
     assert_eq!(
@@ -236,7 +236,7 @@ fn models_and_block_sizes_are_kept_apart() {
     assert_eq!(index.blocks_per_tier(target(0)), [2, 1, 0, 0]);
     index.apply(target(0), &remove(&[2], Tier::Host));
     assert_eq!(index.blocks_per_tier(target(0)), [2, 0, 0, 0]);
-    assert_eq!(held(&index, 0, &plain(), 2).device, 2);
+    assert_eq!(resident(&index, 0, &plain(), 2).device, 2);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_reused_engine_hash_removes_its_old_block() {
     other.tokens = vec![9; 4];
     put(&index, 0, other);
     // No event could remove the old block any more.
-    assert_eq!(held(&index, 0, &plain(), 1).total(), 0);
+    assert_eq!(resident(&index, 0, &plain(), 1).total(), 0);
     assert_eq!(index.stats().memberships, 1);
 }
 
@@ -409,11 +409,11 @@ fn a_dump_of_blocks_with_hundreds_of_holders_has_small_pieces_too() {
                 .map(|row| (row.target, row.tier, row.depth, row.parent)),
         );
     }
-    let held: u32 = (0..300).map(|worker| 50 + worker % 7 + 2).sum();
-    assert_eq!(rows.len(), held as usize);
+    let resident: u32 = (0..300).map(|worker| 50 + worker % 7 + 2).sum();
+    assert_eq!(rows.len(), resident as usize);
     rows.sort_unstable();
     rows.dedup();
-    assert_eq!(rows.len(), held as usize, "no row occurs twice");
+    assert_eq!(rows.len(), resident as usize, "no row occurs twice");
     let chain = chain(60);
     assert!(
         rows.iter()

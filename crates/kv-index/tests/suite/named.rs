@@ -17,7 +17,7 @@ fn named(names: impl IntoIterator<Item = u64>, tier: Tier) -> IndexUpdate {
 }
 
 fn host(index: &KvIndex, worker: u32) -> (u32, u32) {
-    let blocks = held(index, worker, &plain(), 8);
+    let blocks = resident(index, worker, &plain(), 8);
     (blocks.device, blocks.host)
 }
 

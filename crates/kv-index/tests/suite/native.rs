@@ -45,10 +45,10 @@ fn every_slot_has_the_length_of_its_run() {
     put(&index, 0, store(0..4));
     put(&index, 1, store(0..6));
     index.apply(target(1), &remove(&[3], Tier::Device));
-    let matches = look(&index, &plain(), &chain(6));
-    let mut told: Vec<_> = matches.iter().collect();
-    told.sort_unstable();
-    assert_eq!(told, [(TargetSlot(0), 4), (TargetSlot(1), 2)]);
+    let matches = look_up(&index, &plain(), &chain(6));
+    let mut listed: Vec<_> = matches.iter().collect();
+    listed.sort_unstable();
+    assert_eq!(listed, [(TargetSlot(0), 4), (TargetSlot(1), 2)]);
     assert_eq!(
         (
             matches.best(),
@@ -64,7 +64,7 @@ fn every_slot_has_the_length_of_its_run() {
 fn an_empty_chain_has_no_holder() {
     let index = index();
     put(&index, 0, store(0..4));
-    let mut matches = look(&index, &plain(), &chain(4));
+    let mut matches = look_up(&index, &plain(), &chain(4));
     index.lookup_into(index.namespace_key(&plain()), &[], NOW, &mut matches);
     assert_eq!(
         (
@@ -132,7 +132,7 @@ fn a_block_in_two_tiers_counts_in_both() {
     );
 }
 
-fn look(index: &KvIndex, namespace: &Namespace, chain: &[SequenceHash]) -> Matches {
+fn look_up(index: &KvIndex, namespace: &Namespace, chain: &[SequenceHash]) -> Matches {
     let mut matches = Matches::default();
     index.lookup_into(index.namespace_key(namespace), chain, NOW, &mut matches);
     matches
@@ -140,9 +140,9 @@ fn look(index: &KvIndex, namespace: &Namespace, chain: &[SequenceHash]) -> Match
 
 /// Returns a prompt: its first blocks are from the sequence, the others from one of a few
 /// continuations.
-fn prompt(turn: u32, other: u32) -> Vec<u32> {
+fn prompt(fork: u32, other: u32) -> Vec<u32> {
     (0..30)
-        .flat_map(|block| [block * 10 + if block < turn { 0 } else { other }; 4])
+        .flat_map(|block| [block * 10 + if block < fork { 0 } else { other }; 4])
         .collect()
 }
 
@@ -154,21 +154,21 @@ fn hashes(tokens: &[u32]) -> Vec<SequenceHash> {
 enum NativeStep {
     Store {
         worker: u32,
-        turn: u32,
+        fork: u32,
         other: u32,
         blocks: std::ops::Range<usize>,
         tier: Tier,
     },
     Remove {
         worker: u32,
-        turn: u32,
+        fork: u32,
         other: u32,
         blocks: std::ops::Range<usize>,
         tier: Tier,
     },
     Expect {
         worker: u32,
-        turn: u32,
+        fork: u32,
         other: u32,
         blocks: usize,
     },
@@ -186,15 +186,15 @@ fn step() -> impl Strategy<Value = NativeStep> {
     let worker = || prop_oneof![0..4_u32, 0..200_u32];
     let range =
         || (0..30_usize, 1..31_usize).prop_map(|(from, count)| from..(from + count).min(30));
-    let turn = || prop::sample::select(vec![0_u32, 8, 9, 20, 30]);
+    let fork = || prop::sample::select(vec![0_u32, 8, 9, 20, 30]);
     let tier = || prop::sample::select(vec![Tier::Device, Tier::Device, Tier::Host, Tier::Disk]);
     prop_oneof![
-        8 => (worker(), turn(), 1..4_u32, range(), tier())
-            .prop_map(|(worker, turn, other, blocks, tier)| NativeStep::Store { worker, turn, other, blocks, tier }),
-        3 => (worker(), turn(), 1..4_u32, range(), tier())
-            .prop_map(|(worker, turn, other, blocks, tier)| NativeStep::Remove { worker, turn, other, blocks, tier }),
-        2 => (worker(), turn(), 1..4_u32, 1..31_usize)
-            .prop_map(|(worker, turn, other, blocks)| NativeStep::Expect { worker, turn, other, blocks }),
+        8 => (worker(), fork(), 1..4_u32, range(), tier())
+            .prop_map(|(worker, fork, other, blocks, tier)| NativeStep::Store { worker, fork, other, blocks, tier }),
+        3 => (worker(), fork(), 1..4_u32, range(), tier())
+            .prop_map(|(worker, fork, other, blocks, tier)| NativeStep::Remove { worker, fork, other, blocks, tier }),
+        2 => (worker(), fork(), 1..4_u32, 1..31_usize)
+            .prop_map(|(worker, fork, other, blocks)| NativeStep::Expect { worker, fork, other, blocks }),
         1 => (worker(), any::<bool>()).prop_map(|(worker, trusted)| NativeStep::Trust { worker, trusted }),
         1 => worker().prop_map(|worker| NativeStep::Clear { worker }),
     ]
@@ -204,19 +204,19 @@ fn apply(index: &KvIndex, step: NativeStep) {
     match step {
         NativeStep::Store {
             worker,
-            turn,
+            fork,
             other,
             blocks,
             tier,
         } => {
             index.register(target(worker), Arc::from("m"));
-            let chain = hashes(&prompt(turn, other));
+            let chain = hashes(&prompt(fork, other));
             let parent = blocks.start.checked_sub(1).map(|at| chain[at]);
             index.store_hashes(target(worker), &plain(), parent, &chain[blocks], tier);
         }
         NativeStep::Remove {
             worker,
-            turn,
+            fork,
             other,
             blocks,
             tier,
@@ -224,17 +224,17 @@ fn apply(index: &KvIndex, step: NativeStep) {
             index.remove_hashes(
                 target(worker),
                 &plain(),
-                &hashes(&prompt(turn, other))[blocks],
+                &hashes(&prompt(fork, other))[blocks],
                 tier,
             );
         }
         NativeStep::Expect {
             worker,
-            turn,
+            fork,
             other,
             blocks,
         } => {
-            let chain = hashes(&prompt(turn, other));
+            let chain = hashes(&prompt(fork, other));
             index.speculate(
                 target(worker),
                 &plain(),
@@ -266,7 +266,7 @@ proptest! {
         }
         let chains: Vec<_> = [(0, 1), (8, 1), (8, 2), (9, 3), (20, 1), (30, 1)]
             .iter()
-            .flat_map(|(turn, other)| [1, 8, 9, 10, 29, 30].map(|blocks| hashes(&prompt(*turn, *other))[..blocks].to_vec()))
+            .flat_map(|(fork, other)| [1, 8, 9, 10, 29, 30].map(|blocks| hashes(&prompt(*fork, *other))[..blocks].to_vec()))
             .collect();
         let borrowed: Vec<_> = chains.iter().map(Vec::as_slice).collect();
         let mut batch: Vec<_> = chains.iter().map(|_| Matches::default()).collect();
@@ -275,20 +275,20 @@ proptest! {
         for (chain, of_batch) in chains.iter().zip(&batch) {
             let listed = index.lookup(&plain(), chain, NOW);
             let trusted = |overlap: &&Overlap| !distrusted.contains(&overlap.target);
-            let want: BTreeMap<Target, u32> =
+            let expected: BTreeMap<Target, u32> =
                 listed.iter().filter(trusted).map(|overlap| (overlap.target, overlap.blocks.total())).collect();
             index.lookup_into(index.namespace_key(&plain()), chain, NOW, &mut one);
             for matches in [&one, of_batch] {
-                let told: Vec<_> = matches.iter().map(|(slot, blocks)| (index.target(slot).unwrap(), blocks)).collect();
-                prop_assert_eq!(told.len(), want.len(), "each slot once");
-                prop_assert_eq!(&told.into_iter().collect::<BTreeMap<_, _>>(), &want);
+                let listed: Vec<_> = matches.iter().map(|(slot, blocks)| (index.target(slot).unwrap(), blocks)).collect();
+                prop_assert_eq!(listed.len(), expected.len(), "each slot once");
+                prop_assert_eq!(&listed.into_iter().collect::<BTreeMap<_, _>>(), &expected);
                 let mut each = BTreeMap::new();
                 matches.each(|slot, blocks| { each.insert(index.target(slot).unwrap(), blocks); });
-                prop_assert_eq!(&each, &want);
-                prop_assert_eq!(matches.best(), want.values().copied().max().unwrap_or(0));
+                prop_assert_eq!(&each, &expected);
+                prop_assert_eq!(matches.best(), expected.values().copied().max().unwrap_or(0));
                 for worker in 0..200 {
                     let length = index.slot(target(worker)).map_or(0, |slot| matches.of(slot));
-                    prop_assert_eq!(length, want.get(&target(worker)).copied().unwrap_or(0));
+                    prop_assert_eq!(length, expected.get(&target(worker)).copied().unwrap_or(0));
                 }
             }
             for overlap in listed {

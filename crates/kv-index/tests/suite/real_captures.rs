@@ -67,7 +67,7 @@ impl CaptureReading {
         }
     }
 
-    fn held(&self) -> BTreeSet<(Option<String>, SequenceHash)> {
+    fn resident_set(&self) -> BTreeSet<(Option<String>, SequenceHash)> {
         let size = BlockSize::new(32).unwrap();
         let hash = |block: &CapturedBlock| {
             *HashScheme::default()
@@ -173,10 +173,13 @@ fn memberships_equal_those_implied_by_the_frames() {
         }
         assert!(!engines.is_empty());
         for (target, reading) in &engines {
-            let want = reading.held();
-            assert!(!want.is_empty(), "{file}: nothing to compare");
-            assert_eq!(rows.remove(target).unwrap(), want, "{file}, {target}");
-            assert_eq!(index.blocks_per_tier(*target), [want.len() as u64, 0, 0, 0]);
+            let expected = reading.resident_set();
+            assert!(!expected.is_empty(), "{file}: nothing to compare");
+            assert_eq!(rows.remove(target).unwrap(), expected, "{file}, {target}");
+            assert_eq!(
+                index.blocks_per_tier(*target),
+                [expected.len() as u64, 0, 0, 0]
+            );
         }
         assert!(rows.is_empty());
     }

@@ -48,8 +48,8 @@ fn a_retired_target_loses_all_credit_before_its_blocks_are_removed() {
         let namespace = salted(&number.to_string());
         assert_eq!(
             (
-                held(&index, 0, &namespace, 2).total(),
-                held(&index, 1, &namespace, 2).total()
+                resident(&index, 0, &namespace, 2).total(),
+                resident(&index, 1, &namespace, 2).total()
             ),
             (0, 2)
         );
@@ -88,12 +88,12 @@ fn blocks_stored_while_the_old_ones_are_removed_stay() {
     assert_eq!(index.blocks_per_tier(target(0)), [0, 5, 0, 0]);
     let credited = stored
         .iter()
-        .filter(|namespace| held(&index, 0, namespace, 2).total() > 0)
+        .filter(|namespace| resident(&index, 0, namespace, 2).total() > 0)
         .count();
     assert_eq!(credited, 5);
     put(&index, 0, store(0..4));
     assert_eq!(
-        held(&index, 0, &plain(), 4).device,
+        resident(&index, 0, &plain(), 4).device,
         4,
         "it stays registered"
     );
@@ -102,22 +102,22 @@ fn blocks_stored_while_the_old_ones_are_removed_stay() {
 #[test]
 fn speculative_blocks_of_a_retired_target_are_removed_and_its_trust_stays() {
     let index = index();
-    let promised = index.speculate(target(0), &plain(), &chain(4), NOW, Duration::from_secs(60));
+    let speculation = index.speculate(target(0), &plain(), &chain(4), NOW, Duration::from_secs(60));
     index.trust(target(0), false);
     index.retire(target(0));
-    assert_eq!(held(&index, 0, &plain(), 4).total(), 0);
+    assert_eq!(resident(&index, 0, &plain(), 4).total(), 0);
     put(&index, 0, store(0..2));
     assert_eq!(
-        held(&index, 0, &plain(), 4).total(),
+        resident(&index, 0, &plain(), 4).total(),
         0,
         "its announcements do not count"
     );
     index.trust(target(0), true);
-    assert_eq!(held(&index, 0, &plain(), 4).device, 2);
+    assert_eq!(resident(&index, 0, &plain(), 4).device, 2);
     sweep_to_the_end(&index);
-    index.retract(promised);
+    index.retract(speculation);
     assert_eq!(index.stats().speculative, 0);
-    assert_eq!(held(&index, 0, &plain(), 4).device, 2);
+    assert_eq!(resident(&index, 0, &plain(), 4).device, 2);
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn reloaded(index: &KvIndex) -> KvIndex {
     other
 }
 
-fn held(index: &KvIndex, worker: u32, conversation: u32, blocks: u32) -> TierBlocks {
+fn resident(index: &KvIndex, worker: u32, conversation: u32, blocks: u32) -> TierBlocks {
     let overlaps = index.lookup(&namespace(), &chain(conversation, blocks), NOW);
     overlaps
         .iter()
@@ -131,7 +131,7 @@ fn held(index: &KvIndex, worker: u32, conversation: u32, blocks: u32) -> TierBlo
 }
 
 /// Removes the parts that a snapshot does not save: speculative blocks, waiting blocks and doubts.
-fn settle(trial: &mut Trial) {
+fn apply_removals(trial: &mut Trial) {
     trial.play(&OracleStep::Wait { seconds: 100 }).unwrap();
     trial.play(&OracleStep::Expire).unwrap();
     // Speculative calls are retracted in the index in which they were made.
@@ -157,7 +157,7 @@ fn play_and_move(seed: u64) -> Result<(), String> {
     let (before, after) = steps.split_at(1000);
     let mut trial = Trial::new(&setup);
     before.iter().try_for_each(|step| trial.play(step))?;
-    settle(&mut trial);
+    apply_removals(&mut trial);
     let moved = empty(IndexSettings::default().memory_budget);
     let loaded = load(&moved, &saved(&trial.index));
     let (was, is) = (trial.index.stats(), moved.stats());
@@ -197,7 +197,10 @@ fn streams_continue_with_their_engine_hashes_after_a_load() {
     );
     assert_eq!(remove(&index, 1, 1, 4..8, Tier::Device).applied, 4);
     assert_eq!(
-        (held(&index, 0, 1, 12).device, held(&index, 1, 1, 12).device),
+        (
+            resident(&index, 0, 1, 12).device,
+            resident(&index, 1, 1, 12).device
+        ),
         (10, 4)
     );
     assert_eq!(index.blocks_per_tier(target(1)), [4, 0, 4, 0]);
@@ -241,7 +244,7 @@ fn speculative_blocks_are_not_saved_except_in_front_of_held_blocks() {
     assert!(index.lookup(&namespace(), &chain(1, 9), NOW).is_empty());
     store(&index, 0, 1, 0..4, Tier::Device);
     assert_eq!(
-        held(&index, 0, 1, 9).device,
+        resident(&index, 0, 1, 9).device,
         6,
         "the ends have the same parents"
     );
@@ -290,7 +293,7 @@ fn a_target_that_now_serves_another_model_loads_nothing() {
         (2, 5, 5, 0)
     );
     assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
-    assert_eq!(held(&index, 1, 1, 8).device, 5);
+    assert_eq!(resident(&index, 1, 1, 8).device, 5);
     // Blocks without a holder are not kept either: the same blocks are new.
     index.remove_worker(WorkerId(1));
     assert_eq!((index.stats().distinct, index.stats().namespaces), (0, 0));
@@ -316,12 +319,12 @@ fn a_load_over_the_budget_sheds_the_oldest_blocks() {
     );
     assert_eq!(
         (
-            held(&small, 0, 3, 50).device,
-            held(&small, 0, 1999, 50).device
+            resident(&small, 0, 3, 50).device,
+            resident(&small, 0, 1999, 50).device
         ),
         (50, 50)
     );
-    assert_eq!(held(&small, 0, 4, 50).device, 0);
+    assert_eq!(resident(&small, 0, 4, 50).device, 0);
     // The loaded index behaves as any other: new blocks displace old ones.
     assert_eq!(store(&small, 0, 2001, 0..50, Tier::Device).applied, 50);
 }

@@ -75,7 +75,7 @@ fn an_untrusted_target_is_credited_by_predictions_and_its_announcements_are_kept
     assert_eq!(stream.runs(&PROMPT), (predicted(6), device(5)));
     stream.remove(&PROMPT[..3]);
     assert_eq!(stream.runs(&PROMPT), (predicted(6), device(2)));
-    assert!(stream.look(&[9]).is_none());
+    assert!(stream.look_up(&[9]).is_none());
 }
 
 #[test]
@@ -110,10 +110,11 @@ fn predictions_of_an_untrusted_target_expire_as_any_other() {
         (later[0].blocks, later[0].announced),
         (predicted(0), device(4))
     );
-    let promised = stream
-        .index
-        .predict(TARGET, &namespace(), &chain(&PROMPT), Moment::START, TTL);
-    stream.index.retract(promised);
+    let speculation =
+        stream
+            .index
+            .predict(TARGET, &namespace(), &chain(&PROMPT), Moment::START, TTL);
+    stream.index.retract(speculation);
     assert_eq!(stream.runs(&PROMPT), (predicted(0), device(4)));
 }
 
@@ -133,7 +134,7 @@ fn restored_trust_credits_all_announced_blocks_and_ends_the_predictions() {
     );
     stream.remove(&PROMPT[..1]);
     assert!(
-        stream.look(&PROMPT).is_none(),
+        stream.look_up(&PROMPT).is_none(),
         "no prediction survives a removal"
     );
     // A second call changes nothing.
@@ -165,7 +166,7 @@ fn the_stored_state_of_a_target_does_not_depend_on_trust() {
         trusted.index.blocks_per_tier(TARGET),
         other.index.blocks_per_tier(TARGET)
     );
-    assert_eq!(trusted.held(), other.held());
+    assert_eq!(trusted.resident(), other.resident());
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn distrust_survives_a_clear_and_ends_with_the_worker() {
     stream.store(&PROMPT[..2], 0);
     stream.predict(1);
     stream.index.clear(TARGET);
-    assert!(stream.look(&PROMPT).is_none());
+    assert!(stream.look_up(&PROMPT).is_none());
     stream.index.register(TARGET, Arc::from("m"));
     stream.store(&PROMPT[..2], 0);
     assert_eq!(stream.runs(&PROMPT), (predicted(0), device(2)));

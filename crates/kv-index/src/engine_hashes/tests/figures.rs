@@ -36,8 +36,8 @@ fn cost_of_engine_hashes() {
         println!("runs of {of_run} blocks, {BLOCKS} in all");
         for (member, what) in [(0, "announced first"), (1, "announced by another")] {
             measure(what, || {
-                for (said, run) in runs.iter().zip(0..) {
-                    announce(&mut names, member, said, run, 0);
+                for (reported, run) in runs.iter().zip(0..) {
+                    announce(&mut names, member, reported, run, 0);
                 }
             });
         }
@@ -62,7 +62,7 @@ fn cost_of_engine_hashes() {
             let end = u32::try_from(of_run).unwrap();
             let refused = HashConflict {
                 name: EngineHash(1),
-                spot: spot(0, 0),
+                block_ref: block_ref(0, 0),
             };
             names.split_group(
                 1,

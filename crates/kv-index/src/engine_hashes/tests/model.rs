@@ -19,7 +19,7 @@ enum HashStep {
     Announce {
         member: u32,
         names: Vec<EngineHash>,
-        spot: BlockRef,
+        block_ref: BlockRef,
     },
     Forget {
         run: u32,
@@ -50,14 +50,14 @@ fn name() -> impl Strategy<Value = EngineHash> {
 
 fn step() -> impl Strategy<Value = HashStep> {
     let member = || 0..MEMBERS;
-    let spot = (0..RUNS, 0..RUN).prop_map(|(run, at)| BlockRef { run, at });
-    let announce = (member(), prop::collection::vec(name(), 1..4), spot).prop_map(
-        |(member, mut names, spot)| {
-            names.truncate((RUN - spot.at) as usize);
+    let block_ref = (0..RUNS, 0..RUN).prop_map(|(run, at)| BlockRef { run, at });
+    let announce = (member(), prop::collection::vec(name(), 1..4), block_ref).prop_map(
+        |(member, mut names, block_ref)| {
+            names.truncate((RUN - block_ref.at) as usize);
             HashStep::Announce {
                 member,
                 names,
-                spot,
+                block_ref,
             }
         },
     );
@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = HashStep> {
         HashStep::Announce {
             member,
             names,
-            spot: BlockRef { run, at },
+            block_ref: BlockRef { run, at },
         }
     });
     prop_oneof![
@@ -91,7 +91,7 @@ fn size_of_run(run: u32) -> BlockSize {
 
 #[derive(Default)]
 struct HashModel {
-    families: BTreeMap<u32, GroupNames>,
+    groups: BTreeMap<u32, GroupNames>,
     /// All announcements of each member, in its whole life.
     words: BTreeMap<u32, BTreeSet<(BlockName, BlockRef)>>,
     /// The announcements of each member since it joined, and so the blocks that it holds.
@@ -107,56 +107,63 @@ impl HashModel {
         self.agreed.remove(&member);
     }
 
-    fn held(&self, member: u32) -> BTreeSet<BlockRef> {
-        self.own[&member].iter().map(|(_, spot)| *spot).collect()
+    fn resident(&self, member: u32) -> BTreeSet<BlockRef> {
+        self.own[&member]
+            .iter()
+            .map(|(_, block_ref)| *block_ref)
+            .collect()
     }
 
     /// Applies an announcement to a group; returns the first contradiction in a shared one.
     fn announce(
-        said: &mut GroupNames,
+        reported: &mut GroupNames,
         alone: bool,
         names: &[EngineHash],
         from: BlockRef,
     ) -> Result<Vec<BlockRef>, HashConflict> {
-        let (mut moved, mut after) = (Vec::new(), said.clone());
+        let (mut moved, mut after) = (Vec::new(), reported.clone());
         for (name, at) in names.iter().zip(from.at..) {
-            let (key, spot) = (
+            let (key, block_ref) = (
                 (size_of_run(from.run), *name),
                 BlockRef { run: from.run, at },
             );
-            let other = after.get(&key).copied().filter(|known| *known != spot);
-            let named = after.values().any(|known| *known == spot);
-            if !alone && after.get(&key) != Some(&spot) && (other.is_some() || named) {
-                return Err(HashConflict { name: *name, spot });
+            let other = after.get(&key).copied().filter(|known| *known != block_ref);
+            let named = after.values().any(|known| *known == block_ref);
+            if !alone && after.get(&key) != Some(&block_ref) && (other.is_some() || named) {
+                return Err(HashConflict {
+                    name: *name,
+                    block_ref,
+                });
             }
             moved.extend(other);
-            after.insert(key, spot);
+            after.insert(key, block_ref);
         }
-        let named_again = |spot: &BlockRef| {
+        let named_again = |block_ref: &BlockRef| {
             names.iter().zip(from.at..).any(|(name, at)| {
-                let said = BlockRef { run: from.run, at };
-                said == *spot && after.get(&(size_of_run(from.run), *name)) == Some(spot)
+                let reported = BlockRef { run: from.run, at };
+                reported == *block_ref
+                    && after.get(&(size_of_run(from.run), *name)) == Some(block_ref)
             })
         };
-        moved.retain(|spot| !named_again(spot));
-        *said = after;
+        moved.retain(|block_ref| !named_again(block_ref));
+        *reported = after;
         Ok(moved)
     }
 
-    fn forget(&mut self, gone: impl Fn(BlockRef) -> bool) {
-        self.families
+    fn forget(&mut self, is_removed: impl Fn(BlockRef) -> bool) {
+        self.groups
             .values_mut()
-            .for_each(|said| said.retain(|_, spot| !gone(*spot)));
-        for said in self.own.values_mut().chain(self.words.values_mut()) {
-            said.retain(|(_, spot)| !gone(*spot));
+            .for_each(|reported| reported.retain(|_, block_ref| !is_removed(*block_ref)));
+        for reported in self.own.values_mut().chain(self.words.values_mut()) {
+            reported.retain(|(_, block_ref)| !is_removed(*block_ref));
         }
     }
 }
 
-fn alone(names: &EngineHashTable, family: u32) -> bool {
+fn alone(names: &EngineHashTable, group: u32) -> bool {
     names
         .members()
-        .filter(|member| member.family == family)
+        .filter(|member| member.group == group)
         .count()
         == 1
 }
@@ -165,19 +172,22 @@ fn announce(
     names: &mut EngineHashTable,
     model: &mut HashModel,
     member: u32,
-    said: &[EngineHash],
-    spot: BlockRef,
+    reported: &[EngineHash],
+    block_ref: BlockRef,
 ) -> Result<(), TestCaseError> {
     for parted in 0..3 {
-        let of = family(names, member);
-        let before = model.families.entry(of).or_default();
-        let known = said.iter().zip(spot.at..).any(|(name, at)| {
+        let of = group(names, member);
+        let before = model.groups.entry(of).or_default();
+        let known = reported.iter().zip(block_ref.at..).any(|(name, at)| {
             name.0 > 1 << 32
-                && before.get(&(size_of_run(spot.run), *name))
-                    == Some(&BlockRef { run: spot.run, at })
+                && before.get(&(size_of_run(block_ref.run), *name))
+                    == Some(&BlockRef {
+                        run: block_ref.run,
+                        at,
+                    })
         });
-        let wanted = HashModel::announce(before, alone(names, of), said, spot);
-        let got = names.announce(member, size_of_run(spot.run), said, spot);
+        let wanted = HashModel::announce(before, alone(names, of), reported, block_ref);
+        let got = names.announce(member, size_of_run(block_ref.run), reported, block_ref);
         prop_assert_eq!(got.clone().map(|announced| announced.moved), wanted);
         let refused = match got {
             Ok(announced) => {
@@ -185,44 +195,53 @@ fn announce(
                     model.agreed.insert(member);
                 }
                 let own = model.own.get_mut(&member).unwrap();
-                own.retain(|(_, spot)| !announced.moved.contains(spot));
-                for (name, at) in said.iter().zip(spot.at..) {
-                    let (key, spot) = (
-                        (size_of_run(spot.run), *name),
-                        BlockRef { run: spot.run, at },
+                own.retain(|(_, block_ref)| !announced.moved.contains(block_ref));
+                for (name, at) in reported.iter().zip(block_ref.at..) {
+                    let (key, block_ref) = (
+                        (size_of_run(block_ref.run), *name),
+                        BlockRef {
+                            run: block_ref.run,
+                            at,
+                        },
                     );
                     own.retain(|(other, _)| *other != key);
-                    own.insert((key, spot));
-                    model.words.get_mut(&member).unwrap().insert((key, spot));
+                    own.insert((key, block_ref));
+                    model
+                        .words
+                        .get_mut(&member)
+                        .unwrap()
+                        .insert((key, block_ref));
                 }
                 return Ok(());
             }
             Err(refused) => refused,
         };
         prop_assert!(parted < 2, "split twice, and still refused");
-        let held = model.held(member);
+        let resident = model.resident(member);
         names.split_group(
             member,
-            held.iter().map(|spot| (spot.run, spot.at..spot.at + 1)),
+            resident
+                .iter()
+                .map(|block_ref| (block_ref.run, block_ref.at..block_ref.at + 1)),
             refused,
         );
-        let joined = family(names, member);
+        let joined = group(names, member);
         prop_assert_ne!(joined, of);
-        let along: Vec<_> = model.families[&of]
+        let along: Vec<_> = model.groups[&of]
             .clone()
             .into_iter()
-            .filter(|(_, spot)| held.contains(spot))
+            .filter(|(_, block_ref)| resident.contains(block_ref))
             .collect();
         if alone(names, joined) {
-            model.families.insert(joined, GroupNames::new());
+            model.groups.insert(joined, GroupNames::new());
         } else if refused.name.0 > 1 << 32 {
             model.agreed.insert(member);
         }
-        let there = model.families.get_mut(&joined).unwrap();
-        for (name, spot) in along {
-            let other = there.insert(name, spot);
+        let there = model.groups.get_mut(&joined).unwrap();
+        for (name, block_ref) in along {
+            let other = there.insert(name, block_ref);
             prop_assert!(
-                other.is_none_or(|other| other == spot),
+                other.is_none_or(|other| other == block_ref),
                 "it joined a group that contradicts it"
             );
         }
@@ -238,22 +257,22 @@ fn apply(
     match step {
         HashStep::Announce {
             member,
-            names: said,
-            spot,
+            names: reported,
+            block_ref,
         } => {
             if model.own.contains_key(&member) {
-                announce(names, model, member, &said, spot)?;
+                announce(names, model, member, &reported, block_ref)?;
             }
         }
         HashStep::Forget { run, range } => {
             names.forget(run, range.clone());
-            model.forget(|spot| spot.run == run && range.contains(&spot.at));
+            model.forget(|block_ref| block_ref.run == run && range.contains(&block_ref.at));
         }
         HashStep::Unname { member, name } => {
-            if model.own.contains_key(&member) && alone(names, family(names, member)) {
+            if model.own.contains_key(&member) && alone(names, group(names, member)) {
                 model
-                    .families
-                    .entry(family(names, member))
+                    .groups
+                    .entry(group(names, member))
                     .or_default()
                     .remove(&(size(16), name));
                 model
@@ -271,7 +290,7 @@ fn apply(
             }
         }
         HashStep::Leave { member } => {
-            names.leave(member);
+            names.remove_member(member);
             model.own.remove(&member);
         }
         HashStep::Join { member, common } => {
@@ -280,8 +299,8 @@ fn apply(
         }
         HashStep::Tidy => while names.tidy() {},
     }
-    let living: BTreeSet<_> = names.members().map(|member| member.family).collect();
-    model.families.retain(|family, _| living.contains(family));
+    let living: BTreeSet<_> = names.members().map(|member| member.group).collect();
+    model.groups.retain(|group, _| living.contains(group));
     compare(names, model)
 }
 
@@ -291,7 +310,7 @@ fn compare(names: &EngineHashTable, model: &HashModel) -> Result<(), TestCaseErr
         for stretch in names.names_of(run) {
             for (name, at) in stretch.names.iter().zip(stretch.at..) {
                 let other = exported
-                    .entry(stretch.family)
+                    .entry(stretch.group)
                     .or_default()
                     .insert((stretch.size, *name), BlockRef { run, at });
                 prop_assert_eq!(other, None);
@@ -299,22 +318,22 @@ fn compare(names: &EngineHashTable, model: &HashModel) -> Result<(), TestCaseErr
         }
     }
     let wanted: BTreeMap<_, _> = model
-        .families
+        .groups
         .clone()
         .into_iter()
-        .filter(|(_, said)| !said.is_empty())
+        .filter(|(_, reported)| !reported.is_empty())
         .collect();
     prop_assert_eq!(exported, wanted);
     for (member, own) in &model.own {
-        let said = model.families.get(&family(names, *member));
+        let reported = model.groups.get(&group(names, *member));
         for name in (0..4).map(EngineHash).chain((0..200).map(long)) {
             for tokens in [16, 32] {
                 let key = (size(tokens), name);
                 let resolved = names.resolve(*member, name, key.0);
-                let spot = said.and_then(|said| said.get(&key)).copied();
-                prop_assert_eq!(resolved.map(|resolved| resolved.spot), spot);
+                let block_ref = reported.and_then(|reported| reported.get(&key)).copied();
+                prop_assert_eq!(resolved.map(|resolved| resolved.block_ref), block_ref);
                 let Some(resolved) = resolved else { continue };
-                let own = model.words[member].contains(&(key, resolved.spot));
+                let own = model.words[member].contains(&(key, resolved.block_ref));
                 prop_assert!(
                     own || !resolved.proven || model.agreed.contains(member),
                     "{:?}: not {}'s",
@@ -323,12 +342,12 @@ fn compare(names: &EngineHashTable, model: &HashModel) -> Result<(), TestCaseErr
                 );
             }
         }
-        for ((size, name), spot) in own {
+        for ((size, name), block_ref) in own {
             prop_assert_eq!(
                 names
                     .resolve(*member, *name, *size)
-                    .map(|resolved| resolved.spot),
-                Some(*spot)
+                    .map(|resolved| resolved.block_ref),
+                Some(*block_ref)
             );
         }
     }
@@ -350,7 +369,7 @@ proptest! {
             apply(&mut names, &mut model, step)?;
         }
         for member in 0..MEMBERS {
-            names.leave(member);
+            names.remove_member(member);
         }
         while names.tidy() {}
         prop_assert_eq!(names.table.bytes(), EngineHashTable::new(7, 0).table.bytes());

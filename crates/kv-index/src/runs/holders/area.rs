@@ -45,7 +45,7 @@ impl Holders {
             SpeculativeBlocks {
                 span: TierSpan::decode(word(at)),
                 expires: word(at + 1),
-                stamp: word(at + 2),
+                generation: word(at + 2),
             }
         }));
     }
@@ -74,7 +74,7 @@ impl Holders {
         let expected = self
             .expected
             .iter()
-            .flat_map(|e| [e.span.encode(), e.expires, e.stamp]);
+            .flat_map(|e| [e.span.encode(), e.expires, e.generation]);
         std::iter::once(self.title().encode())
             .chain(self.whole.iter().copied())
             .chain(groups)

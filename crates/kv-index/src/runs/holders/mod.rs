@@ -14,12 +14,12 @@ const MOST_PARTS: usize = (1 << 13) - 1;
 const MOST_GROUPS: usize = (1 << 10) - 1;
 const MOST_SPANS: usize = (1 << 14) - 1;
 
-/// Expected blocks, until `expires`; `stamp` identifies their speculative entry.
+/// Expected blocks, until `expires`; `generation` identifies their speculative entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpeculativeBlocks {
     pub(crate) span: TierSpan,
     pub(crate) expires: u64,
-    pub(crate) stamp: u64,
+    pub(crate) generation: u64,
 }
 
 /// A run's holders. Reused from run to run to reuse its buffers.
@@ -152,7 +152,7 @@ impl Holders {
     }
 
     /// Returns the parts of a span that its slot holds in its tier, in order.
-    pub(crate) fn held(&self, span: TierSpan, out: &mut Vec<(u32, u32)>) {
+    pub(crate) fn resident_ranges(&self, span: TierSpan, out: &mut Vec<(u32, u32)>) {
         self.stretches(span.slot, span.tier, out);
         out.retain_mut(|stretch| {
             *stretch = (stretch.0.max(span.start), stretch.1.min(span.end));
@@ -171,7 +171,7 @@ impl Holders {
     }
 
     /// Returns how many blocks `slot` holds in any tier.
-    pub(crate) fn any_held(&self, slot: u32) -> u32 {
+    pub(crate) fn block_count(&self, slot: u32) -> u32 {
         let leading = self.leading(slot);
         if self.spans.is_empty() {
             return leading;

@@ -25,7 +25,10 @@ impl Holders {
             if span.slot != slot || span.end <= start || span.start >= end {
                 return true;
             }
-            dropped.push((expected.stamp, span.end.min(end) - span.start.max(start)));
+            dropped.push((
+                expected.generation,
+                span.end.min(end) - span.start.max(start),
+            ));
             if span.end > end {
                 behind.push(SpeculativeBlocks {
                     span: TierSpan { start: end, ..span },
@@ -37,7 +40,7 @@ impl Holders {
         });
         // Expected spans that the area's header cannot count are dropped.
         for lost in behind.drain((MOST_SPANS - self.expected.len()).min(behind.len())..) {
-            dropped.push((lost.stamp, lost.span.end - lost.span.start));
+            dropped.push((lost.generation, lost.span.end - lost.span.start));
         }
         self.expected.append(&mut behind);
         dropped.len() > before
@@ -47,7 +50,7 @@ impl Holders {
     /// blocks were added.
     pub(crate) fn add_speculative(&mut self, new: SpeculativeBlocks) -> u32 {
         let alike = |known: &&mut SpeculativeBlocks| {
-            known.stamp == new.stamp && known.expires == new.expires
+            known.generation == new.generation && known.expires == new.expires
         };
         if let Some(known) = self
             .expected
@@ -69,7 +72,7 @@ impl Holders {
         dropped.extend(
             self.expected
                 .drain(..)
-                .map(|expected| (expected.stamp, expected.span.end - expected.span.start)),
+                .map(|expected| (expected.generation, expected.span.end - expected.span.start)),
         );
     }
 }

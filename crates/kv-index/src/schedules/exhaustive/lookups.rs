@@ -85,7 +85,7 @@ impl Small {
 }
 
 /// Returns the result of a lookup for the first slots.
-fn look<const N: usize>(core: &SharedIndex, chain: &[SequenceHash]) -> [u32; N] {
+fn lookup<const N: usize>(core: &SharedIndex, chain: &[SequenceHash]) -> [u32; N] {
     let mut matches = Matches::default();
     let query = ChainQuery {
         space: SPACE,
@@ -104,13 +104,13 @@ fn a_chain_during_its_store_is_credited_to_its_holder_only() {
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            let [nobody, blocks] = look(&core, &chain(1, 2));
+            let [nobody, blocks] = lookup(&core, &chain(1, 2));
             assert!(blocks <= 2 && nobody == 0, "{blocks} {nobody}");
         });
         small.store(1, None, &chain(1, 2));
         reader.join().unwrap();
         loom::stop_exploring();
-        assert_eq!(look(&small.core, &chain(1, 2)), [0, 2]);
+        assert_eq!(lookup(&small.core, &chain(1, 2)), [0, 2]);
     });
 }
 
@@ -122,7 +122,7 @@ fn unchanged_blocks_are_found_while_their_array_moves_and_its_lines_are_reused()
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            let [blocks, nobody] = look(&core, &chain(1, 9));
+            let [blocks, nobody] = lookup(&core, &chain(1, 9));
             assert!(
                 (8..=9).contains(&blocks) && nobody == 0,
                 "{blocks} {nobody}"
@@ -132,7 +132,7 @@ fn unchanged_blocks_are_found_while_their_array_moves_and_its_lines_are_reused()
         small.store(1, None, &chain(2, 4));
         reader.join().unwrap();
         loom::stop_exploring();
-        assert_eq!(look(&small.core, &chain(1, 9)), [9, 0]);
+        assert_eq!(lookup(&small.core, &chain(1, 9)), [9, 0]);
     });
 }
 
@@ -150,8 +150,8 @@ fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_are_re
         let reader = thread::spawn(move || {
             // The last block is unknown; the search for the one before it starts when the root is
             // found.
-            let asked = [chain(1, 1), chain(2, 1), chain(4, 1)].concat();
-            assert_eq!(look(&core, &asked), [2, 1, 0]);
+            let query = [chain(1, 1), chain(2, 1), chain(4, 1)].concat();
+            assert_eq!(lookup(&core, &query), [2, 1, 0]);
         });
         small.store(0, Some(BlockRef { run: leaf, at: 7 }), &chain(2, 9)[8..]);
         small.store(2, None, &chain(3, 4));
@@ -163,16 +163,16 @@ fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_are_re
 fn a_run_that_changes_holders_is_credited_to_one_of_them() {
     check(1, || {
         let mut small = Small::new();
-        let spot = small.store(0, None, &chain(1, 1));
+        let block_ref = small.store(0, None, &chain(1, 1));
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            let [one, other] = look(&core, &chain(1, 1));
+            let [one, other] = lookup(&core, &chain(1, 1));
             assert!(one == 0 || other == 0, "{one} {other}");
         });
-        small.uncover(0, spot.run, 1);
+        small.uncover(0, block_ref.run, 1);
         let again = small.store(1, None, &chain(1, 1));
-        assert_eq!(again.run, spot.run, "the number is reused");
+        assert_eq!(again.run, block_ref.run, "the number is reused");
         reader.join().unwrap();
     });
 }
@@ -181,17 +181,17 @@ fn a_run_that_changes_holders_is_credited_to_one_of_them() {
 fn a_run_whose_number_array_and_lines_are_reused_is_credited_to_no_target() {
     check(0, || {
         let mut small = Small::new();
-        let spot = small.store(0, None, &chain(1, 2));
+        let block_ref = small.store(0, None, &chain(1, 2));
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
             // The last block is unknown; the presence of the one before it is read from the array.
-            let [one, other] = look(&core, &[chain(1, 1), chain(3, 1)].concat());
+            let [one, other] = lookup(&core, &[chain(1, 1), chain(3, 1)].concat());
             assert!(one <= 1 && other == 0, "{one} {other}");
         });
-        small.uncover(0, spot.run, 2);
+        small.uncover(0, block_ref.run, 2);
         let again = small.store(1, None, &chain(2, 1));
-        assert_eq!(again.run, spot.run, "the number is reused");
+        assert_eq!(again.run, block_ref.run, "the number is reused");
         reader.join().unwrap();
     });
 }
@@ -208,7 +208,7 @@ fn all_runs_of_an_answer_are_of_one_moment() {
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            let found = look(&core, &[chain(1, 1), chain(2, 1)].concat());
+            let found = lookup(&core, &[chain(1, 1), chain(2, 1)].concat());
             assert!([[2, 1], [2, 2], [0, 2]].contains(&found), "{found:?}");
         });
         small.cover(1, leaf, 0, 1);
@@ -226,7 +226,7 @@ fn unchanged_holders_are_credited_while_another_needs_an_area_and_leaves() {
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            let [a, b, c, d, guest, nobody] = look(&core, &chain(1, 1));
+            let [a, b, c, d, guest, nobody] = lookup(&core, &chain(1, 1));
             assert!([a, b, c, d, nobody] == [1, 1, 1, 1, 0] && guest <= 1);
         });
         small.cover(4, run, 0, 1);
@@ -250,7 +250,7 @@ fn unchanged_holders_are_credited_while_their_area_moves_and_its_lines_are_reuse
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            let [a, b, c, d, e, f, guest, nobody] = look(&core, &chain(1, 2));
+            let [a, b, c, d, e, f, guest, nobody] = lookup(&core, &chain(1, 2));
             assert_eq!([a, b, c, d, e, f, nobody], [2, 2, 2, 2, 2, 1, 0]);
             assert!(guest <= 2);
         });

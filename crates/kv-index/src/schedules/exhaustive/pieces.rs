@@ -193,7 +193,7 @@ impl SmallTable {
 fn entry(table: &BlockTable, at: u32) -> TableEntry {
     TableEntry {
         key: key(table, at),
-        spot: BlockRef { run: 0, at },
+        block_ref: BlockRef { run: 0, at },
     }
 }
 
@@ -207,8 +207,8 @@ fn assert_found(table: &BlockTable, lines: &LineChunks, at: u32) {
     let state = table.state(key);
     let line = table.touch(lines, key, state);
     assert_ne!(table.peek(lines, key, state, line), HomeLine::Nothing);
-    let found = table.find(lines, key, |spot| {
-        (spot == BlockRef { run: 0, at }).then_some(())
+    let found = table.find(lines, key, |block_ref| {
+        (block_ref == BlockRef { run: 0, at }).then_some(())
     });
     assert!(found.is_some());
 }

@@ -4,7 +4,7 @@ use kv_blocks::Tier;
 
 use super::{ReadResult, SnapshotReader};
 use crate::snapshot::{
-    HoldingRecord, MAX_RUN_BLOCKS, NameStretch, ParentLink, SnapshotError, content::SnapshotRun,
+    HolderRecord, MAX_RUN_BLOCKS, NameStretch, ParentLink, SnapshotError, content::SnapshotRun,
     cursor::Cursor,
 };
 
@@ -113,7 +113,7 @@ impl SnapshotReader {
                     "a holder in slot {slot}, expected one that came before"
                 )));
             }
-            self.content.holders.push(HoldingRecord {
+            self.content.holders.push(HolderRecord {
                 slot,
                 tier,
                 start,
@@ -124,11 +124,11 @@ impl SnapshotReader {
     }
 
     pub(super) fn names(&mut self, page: &mut Cursor<'_>) -> ReadResult {
-        let (family, size) = (page.u32()?, page.block_size()?);
+        let (group, size) = (page.u32()?, page.block_size()?);
         let (at, count) = (page.u32()?, page.u32()?);
-        if !self.families.contains(&family) {
+        if !self.groups.contains(&group) {
             return Err(page.damaged(format!(
-                "names in family {family}, expected one with a member"
+                "names in family {group}, expected one with a member"
             )));
         }
         self.inside_run(
@@ -139,7 +139,7 @@ impl SnapshotReader {
         )?;
         page.engine_hashes(count, &mut self.content.engine)?;
         self.content.names.push(NameStretch {
-            family,
+            group,
             size,
             at,
             count,
@@ -175,7 +175,7 @@ impl SnapshotReader {
         let twice = holders.array_windows().find(|[one, next]| {
             (one.slot, one.tier) == (next.slot, next.tier) && next.start < one.end
         });
-        let Some([_, HoldingRecord { slot, start, .. }]) = twice else {
+        let Some([_, HolderRecord { slot, start, .. }]) = twice else {
             return Ok(());
         };
         Err(page.damaged(format!(

@@ -64,7 +64,7 @@ const CONTRADICTIONS: [(&str, SpoilFn); 22] = [
         it.runs[0].holders[1].start = 1;
     }),
     ("names in family 8, expected one with a member", |it| {
-        it.runs[0].names[0].family = 8
+        it.runs[0].names[0].group = 8
     }),
     ("named blocks 1..5 of run 5, expected some of 0..4", |it| {
         it.runs[0].names[0].at = 1
@@ -305,8 +305,8 @@ proptest! {
         let file = written(&small(), HashScheme::default());
         // The position lies between the head of the only page and the last checksum.
         let mut records = file[28..file.len() - 8].to_vec();
-        for (place, value) in changes {
-            *place.get_mut(&mut records) = value;
+        for (field, value) in changes {
+            *field.get_mut(&mut records) = value;
         }
         match loaded(&forged(&[&records])) {
             Ok(content) => prop_assert!(consistent(&content), "{content:?}"),

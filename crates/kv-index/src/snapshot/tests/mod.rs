@@ -33,7 +33,7 @@ struct OwnRun {
     parent: Option<ParentLink>,
     depth: u32,
     hashes: Vec<SequenceHash>,
-    holders: Vec<HoldingRecord>,
+    holders: Vec<HolderRecord>,
     names: Vec<NameStretch>,
     engine: Vec<EngineHash>,
 }
@@ -130,25 +130,25 @@ fn small() -> SampleContent {
         depth: 0,
         hashes: (100..104).map(SequenceHash).collect(),
         holders: vec![
-            HoldingRecord {
+            HolderRecord {
                 slot: 0,
                 tier: Tier::Device,
                 start: 0,
                 end: 1,
             },
-            HoldingRecord {
+            HolderRecord {
                 slot: 0,
                 tier: Tier::Device,
                 start: 2,
                 end: 4,
             },
-            HoldingRecord {
+            HolderRecord {
                 slot: 0,
                 tier: Tier::Remote,
                 start: 0,
                 end: 4,
             },
-            HoldingRecord {
+            HolderRecord {
                 slot: 3,
                 tier: Tier::Disk,
                 start: 0,
@@ -157,13 +157,13 @@ fn small() -> SampleContent {
         ],
         names: vec![
             NameStretch {
-                family: 7,
+                group: 7,
                 size: size(16),
                 at: 0,
                 count: 4,
             },
             NameStretch {
-                family: 7,
+                group: 7,
                 size: size(16),
                 at: 1,
                 count: 1,
@@ -176,7 +176,7 @@ fn small() -> SampleContent {
         parent: Some(ParentLink { run: 5, attach: 3 }),
         depth: 3,
         hashes: vec![SequenceHash(u64::MAX)],
-        holders: vec![HoldingRecord {
+        holders: vec![HolderRecord {
             slot: 3,
             tier: Tier::Host,
             start: 0,
@@ -201,7 +201,7 @@ fn small() -> SampleContent {
             target(
                 0,
                 Some(MemberRecord {
-                    family: 7,
+                    group: 7,
                     common: false,
                     proven: true,
                 }),

@@ -71,7 +71,7 @@ fn fitted(drafts: Vec<RunDraft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
         for (record, held) in targets.iter().zip(&draft.held) {
             for (tier, bits) in Tier::ALL.into_iter().zip(held) {
                 let stretches = stretches(*bits, length).into_iter();
-                holders.extend(stretches.map(|(start, end)| HoldingRecord {
+                holders.extend(stretches.map(|(start, end)| HolderRecord {
                     slot: record.slot,
                     tier,
                     start,
@@ -79,17 +79,17 @@ fn fitted(drafts: Vec<RunDraft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
                 }));
             }
         }
-        let families: Vec<u32> = targets
+        let groups: Vec<u32> = targets
             .iter()
-            .filter_map(|record| Some(record.member?.family))
+            .filter_map(|record| Some(record.member?.group))
             .collect();
-        let named = draft.names.iter().filter(|_| !families.is_empty());
+        let named = draft.names.iter().filter(|_| !groups.is_empty());
         let names: Vec<NameStretch> = named
-            .map(|(family, at, count)| {
+            .map(|(group, at, count)| {
                 let at = at % length;
-                let family = families[family % families.len()];
+                let group = groups[group % groups.len()];
                 NameStretch {
-                    family,
+                    group,
                     size: size(16),
                     at,
                     count: 1 + count % (length - at),
@@ -123,8 +123,8 @@ fn text() -> impl Strategy<Value = Option<Arc<str>>> {
 
 fn sample() -> impl Strategy<Value = SampleContent> {
     let member = (0..3_u32, any::<bool>(), any::<bool>());
-    let member = option::of(member.prop_map(|(family, common, proven)| MemberRecord {
-        family,
+    let member = option::of(member.prop_map(|(group, common, proven)| MemberRecord {
+        group,
         common,
         proven,
     }));
@@ -206,7 +206,7 @@ fn a_run_with_more_holders_than_fit_a_page_reads_back_equal() {
             target,
             ..sample.targets[1].clone()
         });
-        sample.runs[0].holders.push(HoldingRecord {
+        sample.runs[0].holders.push(HolderRecord {
             slot,
             tier: Tier::Device,
             start: 0,

@@ -85,7 +85,12 @@ pub(crate) fn put(index: &KvIndex, worker: u32, stored: StoredBlocks) -> UpdateO
     index.apply(target(worker), &IndexUpdate::Stored(stored))
 }
 
-pub(crate) fn held(index: &KvIndex, worker: u32, namespace: &Namespace, blocks: u32) -> TierBlocks {
+pub(crate) fn resident(
+    index: &KvIndex,
+    worker: u32,
+    namespace: &Namespace,
+    blocks: u32,
+) -> TierBlocks {
     let overlaps = index.lookup(namespace, &chain(blocks), NOW);
     overlaps
         .iter()

@@ -130,7 +130,7 @@ impl IndexStream {
     }
 
     /// Returns the blocks that the index credits.
-    pub(crate) fn held(&self) -> BTreeSet<BlockPath> {
+    pub(crate) fn resident(&self) -> BTreeSet<BlockPath> {
         let known: BTreeMap<_, _> = self
             .seen
             .iter()
@@ -143,10 +143,10 @@ impl IndexStream {
 
     /// Whether the index credits a block.
     pub(crate) fn holds(&self, prefix: &[u32]) -> bool {
-        self.held().contains(prefix)
+        self.resident().contains(prefix)
     }
 
-    pub(crate) fn look(&self, prefix: &[u32]) -> Option<Overlap> {
+    pub(crate) fn look_up(&self, prefix: &[u32]) -> Option<Overlap> {
         self.index
             .lookup(&namespace(), &chain(prefix), Moment::START)
             .pop()
@@ -154,8 +154,9 @@ impl IndexStream {
 
     /// Returns the run of leading blocks and that of announced ones.
     pub(crate) fn runs(&self, prefix: &[u32]) -> (TierBlocks, TierBlocks) {
-        self.look(prefix).map_or_else(Default::default, |overlap| {
-            (overlap.blocks, overlap.announced)
-        })
+        self.look_up(prefix)
+            .map_or_else(Default::default, |overlap| {
+                (overlap.blocks, overlap.announced)
+            })
     }
 }

@@ -60,7 +60,7 @@ impl IndexState {
         }
         self.writer.pin(parent);
         while next.done < hashes.len() {
-            match self.hold_stretch(core, chain, &mut next) {
+            match self.store_stretch(core, chain, &mut next) {
                 Ok(Some(stored)) => {
                     next.last = Some(stored.last());
                     next.done += stored.count() as usize;
@@ -85,7 +85,7 @@ impl IndexState {
 
     /// Stores the next stretch of a chain; `None` if the chain has another parent. Without room,
     /// nothing of the stretch is stored.
-    fn hold_stretch(
+    fn store_stretch(
         &mut self,
         core: &SharedIndex,
         chain: &BlockChain<'_>,
@@ -107,20 +107,20 @@ impl IndexState {
             // Names come first: a contradiction splits the hash group, and the names of earlier
             // blocks move too.
             let moved = self.name(core, chain, next.done, blocks);
-            let held = self.hold_known(core, chain, blocks, &mut next.repeats);
-            self.leave_renamed(core, slot, &moved, blocks);
-            return held.map(|()| Some(blocks));
+            let resident = self.store_known(core, chain, blocks, &mut next.repeats);
+            self.remove_renamed(core, slot, &moved, blocks);
+            return resident.map(|()| Some(blocks));
         }
         let part = ChainPart {
             hashes: next.effort.part(rest.hashes),
             ..rest
         };
         let blocks = self.make(core, part, RunHolder::Confirmed { slot, tier })?;
-        self.publish_new_blocks(core, blocks.run, blocks.held_by(slot, tier));
+        self.publish_new_blocks(core, blocks.run, blocks.span_of(slot, tier));
         let made = i64::from(blocks.count());
         self.count(slot, tier, made, made);
         let moved = self.name(core, chain, next.done, blocks);
-        self.leave_renamed(core, slot, &moved, blocks);
+        self.remove_renamed(core, slot, &moved, blocks);
         next.repeats = false;
         Ok(Some(blocks))
     }
@@ -134,31 +134,31 @@ impl IndexState {
     ) -> Result<BlockRange, NoFreeLines> {
         let made = self.writer.make(core, part, holder)?;
         if made.start == 0 {
-            self.namespaces.keep(part.namespace.id);
+            self.namespaces.add_use(part.namespace.id);
         }
         Ok(made)
     }
 
     /// Stores a stretch of blocks that exist already.
-    fn hold_known(
+    fn store_known(
         &mut self,
         core: &SharedIndex,
         chain: &BlockChain<'_>,
         blocks: BlockRange,
         repeats: &mut bool,
     ) -> Result<(), NoFreeLines> {
-        let span = blocks.held_by(chain.slot, tier_number(chain.tier));
-        self.hold(core, blocks.run, span)?;
+        let span = blocks.span_of(chain.slot, tier_number(chain.tier));
+        self.add_holder(core, blocks.run, span)?;
         if chain.counts_copies() {
-            let held = &self.writer.effects.held;
+            let resident = &self.writer.effects.resident_ranges;
             self.targets
-                .copies(chain.slot, |copies| copies.store(blocks, held, repeats));
+                .copies(chain.slot, |copies| copies.store(blocks, resident, repeats));
         }
         Ok(())
     }
 
     /// Records that a slot holds existing blocks of a run in a tier.
-    pub(super) fn hold(
+    pub(super) fn add_holder(
         &mut self,
         core: &SharedIndex,
         run: u32,
@@ -179,18 +179,19 @@ impl IndexState {
         if !self.names.may_unlink(slot, run) {
             return;
         }
-        let mut held = Vec::new();
-        self.writer
-            .stretches(core, run, slot, |span| held.push((span.start, span.end)));
-        held.sort_unstable();
-        held.push((end, u32::MAX));
+        let mut resident = Vec::new();
+        self.writer.stretches(core, run, slot, |span| {
+            resident.push((span.start, span.end))
+        });
+        resident.sort_unstable();
+        resident.push((end, u32::MAX));
         let mut from = start;
-        for (held_from, held_to) in held {
-            let gap = from..held_from.min(end);
+        for (resident_from, resident_to) in resident {
+            let gap = from..resident_from.min(end);
             if !gap.is_empty() {
                 self.names.unlink(slot, run, &gap);
             }
-            from = from.max(held_to);
+            from = from.max(resident_to);
         }
     }
 
@@ -213,8 +214,8 @@ impl IndexState {
             match self.names.announce(chain.slot, size, names, blocks.first()) {
                 Ok(announced) => return announced.moved,
                 Err(contradiction) => {
-                    let held = self.stretches_of(core, chain.slot);
-                    self.names.split_group(chain.slot, held, contradiction);
+                    let resident = self.stretches_of(core, chain.slot);
+                    self.names.split_group(chain.slot, resident, contradiction);
                 }
             }
         }
@@ -223,7 +224,7 @@ impl IndexState {
 
     /// Removes blocks from a target whose names have just been given to other blocks: no event
     /// could remove them any more.
-    fn leave_renamed(
+    fn remove_renamed(
         &mut self,
         core: &SharedIndex,
         slot: u32,
@@ -235,6 +236,6 @@ impl IndexState {
                 self.remove_from_tier(core, old.run, TierSpan::of_block(slot, tier, old.at));
             }
         }
-        self.settle();
+        self.apply_effects();
     }
 }
