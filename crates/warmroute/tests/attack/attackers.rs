@@ -114,7 +114,7 @@ fn spawn_all(victims: &Victims, counts: &Arc<AttackCounts>) {
         tokio::spawn(saturate(victims.clone(), number, Arc::clone(counts)));
     }
     for number in 0..HOSTILE {
-        tokio::spawn(ask_hostile(victims.clone(), number, Arc::clone(counts)));
+        tokio::spawn(send_hostile(victims.clone(), number, Arc::clone(counts)));
     }
 }
 
@@ -171,7 +171,7 @@ async fn saturate(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
     sleep(Duration::from_millis(number as u64)).await;
     for turn in 0.. {
         let text = format!("client {number}, turn {turn}: {}", "word ".repeat(40));
-        ask(
+        send(
             victims.data,
             4,
             &streamed(chat(&victims.saturated, &text, 4)).to_string(),
@@ -184,13 +184,13 @@ async fn saturate(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
 
 /// A client of the hostile engine; the router applies the engine's template and tokenizer to its
 /// chats.
-async fn ask_hostile(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
+async fn send_hostile(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
     for turn in 0.. {
         let text = format!(
             "client {number}, turn {turn}: {}",
             "aaaaaaaaaa ".repeat(3_000)
         );
-        ask(
+        send(
             victims.data,
             5,
             &chat(&victims.hostile, &text, 4).to_string(),
@@ -202,7 +202,7 @@ async fn ask_hostile(victims: Victims, number: usize, counts: Arc<AttackCounts>)
 }
 
 /// Sends a chat and reads until the router closes.
-async fn ask(to: SocketAddr, host: u8, body: &str) {
+async fn send(to: SocketAddr, host: u8, body: &str) {
     let Some(mut stream) = connect(to, host).await else {
         return;
     };

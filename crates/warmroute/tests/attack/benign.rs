@@ -104,7 +104,7 @@ async fn client(to: SocketAddr, model: String, number: usize, rate: Arc<AtomicU6
             None => TcpStream::connect(to).await,
         };
         if let Ok(mut open) = open
-            && ask(&mut open, &body).await.is_ok()
+            && send(&mut open, &body).await.is_ok()
         {
             stream = Some(open);
         }
@@ -112,7 +112,7 @@ async fn client(to: SocketAddr, model: String, number: usize, rate: Arc<AtomicU6
 }
 
 /// Sends a chat and reads the stream to its last chunk.
-async fn ask(stream: &mut TcpStream, body: &str) -> std::io::Result<()> {
+async fn send(stream: &mut TcpStream, body: &str) -> std::io::Result<()> {
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n",
         body.len()

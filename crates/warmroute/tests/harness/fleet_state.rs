@@ -26,7 +26,7 @@ pub trait RouterQueries {
     /// The sum of a metric over the label sets that contain `labels`.
     fn metric(&self, name: &str, labels: &str) -> f64;
     /// Waits until the router holds no state of any request: load, leases, bodies, streams.
-    fn settled(&self);
+    fn wait_until_idle(&self);
     /// Resident memory, in bytes.
     fn resident(&self) -> u64;
 }
@@ -110,7 +110,7 @@ impl RouterQueries for Program {
         found.iter().sum()
     }
 
-    fn settled(&self) {
+    fn wait_until_idle(&self) {
         eventually("every lease to be freed", || {
             let load = |worker: &Value| {
                 let load = &worker["load"];

@@ -50,7 +50,7 @@ pub struct LmcacheController {
 #[derive(Default)]
 struct ControllerState {
     /// Chunks by instance.
-    held: Mutex<HashMap<String, u64>>,
+    cached: Mutex<HashMap<String, u64>>,
     /// Prompt prefixes by instance.
     prompts: Mutex<Vec<(String, Vec<u64>)>>,
     behaviors: Mutex<HashMap<String, ControllerBehavior>>,
@@ -92,7 +92,7 @@ impl LmcacheController {
     /// Sets the number of chunks that an instance holds.
     pub fn holds(&self, instance: &str, chunks: u64) {
         self.state
-            .held
+            .cached
             .lock()
             .unwrap()
             .insert(instance.to_owned(), chunks);
@@ -123,7 +123,7 @@ impl LmcacheController {
             .lock()
             .unwrap()
             .iter()
-            .filter(|question| question.path == path)
+            .filter(|query| query.path == path)
             .cloned()
             .collect()
     }
@@ -140,11 +140,11 @@ impl Drop for LmcacheController {
 impl ControllerState {
     fn answer(&self, stream: TcpStream) {
         let mut reader = BufReader::new(stream);
-        let Some(question) = read(&mut reader) else {
+        let Some(query) = read(&mut reader) else {
             return;
         };
-        let path = question.path.clone();
-        self.queries.lock().unwrap().push(question.clone());
+        let path = query.path.clone();
+        self.queries.lock().unwrap().push(query.clone());
         let behavior = self
             .behaviors
             .lock()
@@ -157,7 +157,7 @@ impl ControllerState {
                 json_reply("200 OK", "", &self.workers().to_string())
             }
             ControllerBehavior::Well if path == "/lookup" => {
-                json_reply("200 OK", "", &self.layout(&question.body).to_string())
+                json_reply("200 OK", "", &self.layout(&query.body).to_string())
             }
             ControllerBehavior::Well => json_reply("404 Not Found", "", "{}"),
             ControllerBehavior::Saying(body) => json_reply("200 OK", "", body),
@@ -177,12 +177,12 @@ impl ControllerState {
     }
 
     fn workers(&self) -> Value {
-        let held = self.held.lock().unwrap();
+        let cached = self.cached.lock().unwrap();
         let one = |(instance, chunks): (&String, &u64)| {
             json!({"instance_id": instance, "worker_id": 0, "ip": "127.0.0.1", "port": 8500, "peer_init_url": null,
                    "registration_time": 1.0, "last_heartbeat_time": 2.0, "key_count": chunks})
         };
-        let workers: Vec<Value> = held.iter().map(one).collect();
+        let workers: Vec<Value> = cached.iter().map(one).collect();
         json!({"total_count": workers.len(), "workers": workers})
     }
 

@@ -23,7 +23,7 @@ pub use open_metrics::Page;
 pub use program::{FinishedProgram, Program};
 pub use raw_http::{RawClient, RawReply};
 pub use reply_bytes::{Framing, chunk, chunked, json_reply, stream_head, stream_reply};
-pub use routed::{RoutedFleet, RoutedReply, says, words};
+pub use routed::{RoutedFleet, RoutedReply, chat_message, words};
 pub use scripted_engine::{PieceGate, ScriptedEngine, ScriptedReply, SeenRequest};
 pub use shape::assert_shape;
 pub use stopwatch::{Stopwatch, eventually};

@@ -141,11 +141,11 @@ impl Program {
         std::fs::write(file.path(), yaml).expect("it can be written");
         let path = file.path().to_str().expect("its name is text");
         let program = Self::serve(workers, &[&["-c", path], flags].concat());
-        program.keeping(file)
+        program.with_file(file)
     }
 
     /// The same; the file lives as long as the program.
-    pub fn keeping(mut self, file: NamedTempFile) -> Self {
+    pub fn with_file(mut self, file: NamedTempFile) -> Self {
         self.file = Some(file);
         self
     }

@@ -70,7 +70,7 @@ impl RoutedFleet {
     pub fn chat(&self, messages: &[Value], headers: &[(&str, &str)]) -> RoutedReply {
         let body =
             json!({"model": "sim", "messages": messages, "max_tokens": 20, "ignore_eos": true});
-        self.ask("/v1/chat/completions", &body, headers)
+        self.send("/v1/chat/completions", &body, headers)
     }
 
     /// Sends a completion with these fields.
@@ -79,11 +79,11 @@ impl RoutedFleet {
         for (key, value) in fields.as_object().expect("fields are an object") {
             body[key] = value.clone();
         }
-        self.ask("/v1/completions", &body, headers)
+        self.send("/v1/completions", &body, headers)
     }
 
     /// Sends a request, and waits until the router has applied the resulting cache events.
-    pub fn ask(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> RoutedReply {
+    pub fn send(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> RoutedReply {
         let mut client = RawClient::connect(&self.router.data());
         client.send("POST", path, headers, body.to_string().as_bytes());
         let turn = RoutedReply::read(client.reply());
@@ -211,7 +211,7 @@ impl RoutedReply {
 }
 
 /// One message of a chat.
-pub fn says(role: &str, text: &str) -> Value {
+pub fn chat_message(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
 }
 

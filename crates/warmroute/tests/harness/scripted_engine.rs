@@ -124,7 +124,7 @@ struct EngineScript {
     always: Mutex<Option<ScriptedReply>>,
     requests: AtomicU64,
     /// Requests other than generation requests.
-    questions: AtomicU64,
+    probes: AtomicU64,
     /// Bytes of endless replies that the other side accepted.
     taken: AtomicU64,
     /// Whether it supports messages natively.
@@ -245,8 +245,8 @@ impl ScriptedEngine {
     }
 
     /// Number of other requests so far.
-    pub fn questions(&self) -> u64 {
-        self.script.questions.load(Ordering::SeqCst)
+    pub fn probes(&self) -> u64 {
+        self.script.probes.load(Ordering::SeqCst)
     }
 
     /// Bytes of endless replies that the other side accepted so far.
@@ -292,20 +292,20 @@ impl EngineConnection {
                 continue;
             }
             if head.starts_with(b"GET ") {
-                self.script.questions.fetch_add(1, Ordering::SeqCst);
+                self.script.probes.fetch_add(1, Ordering::SeqCst);
                 if self.write(&side_route(&head)).is_none() {
                     return;
                 }
                 continue;
             }
-            let question = if head.starts_with(b"POST /tokenize ") {
+            let request_body = if head.starts_with(b"POST /tokenize ") {
                 self.read_body(&head)
             } else {
                 None
             };
             // The router probes for a `/tokenize` before any request; that is not scripted.
-            if question.as_deref() == Some(br#"{"model":"m","prompt":"warm"}"#) {
-                self.script.questions.fetch_add(1, Ordering::SeqCst);
+            if request_body.as_deref() == Some(br#"{"model":"m","prompt":"warm"}"#) {
+                self.script.probes.fetch_add(1, Ordering::SeqCst);
                 if self.write(&side_route(&head)).is_none() {
                     return;
                 }
@@ -318,7 +318,7 @@ impl EngineConnection {
                 None
             };
             if messages.as_deref() == Some(b"{}") {
-                self.script.questions.fetch_add(1, Ordering::SeqCst);
+                self.script.probes.fetch_add(1, Ordering::SeqCst);
                 let native = self.script.native.load(Ordering::SeqCst);
                 let status = if native {
                     "400 Bad Request"
@@ -330,7 +330,7 @@ impl EngineConnection {
                 }
                 continue;
             }
-            let question = question.or(messages);
+            let request_body = request_body.or(messages);
             let reply = self.script.reply();
             if let ScriptedReply::Early(bytes) = &reply {
                 let _ = self.seen.send(SeenRequest {
@@ -344,7 +344,7 @@ impl EngineConnection {
                 let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
                 return;
             }
-            let Some(body) = question.or_else(|| self.read_body(&head)) else {
+            let Some(body) = request_body.or_else(|| self.read_body(&head)) else {
                 return;
             };
             let _ = self.seen.send(SeenRequest { head, body });

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Program, RawClient, RawReply, RoutedFleet, RouterQueries, SimControls, assert_shape,
-    eventually, says,
+    chat_message, eventually,
 };
 
 fn get(router: &Program, path: &str) -> RawReply {
@@ -61,7 +61,11 @@ fn the_configuration_in_force_is_shown_complete_and_without_secrets() {
 fn only_the_latest_decisions_are_kept() {
     let routed = RoutedFleet::with(&[&[]], "decisions: {ring_entries: 3}\n", &[]);
     let ids: Vec<String> = (0..5)
-        .map(|n| routed.chat(&[says("user", &n.to_string())], &[]).decision)
+        .map(|n| {
+            routed
+                .chat(&[chat_message("user", &n.to_string())], &[])
+                .decision
+        })
         .collect();
     let kept: Vec<Value> = routed
         .router
@@ -103,8 +107,8 @@ fn totals_equal_the_metrics() {
     }
     assert_eq!(before["warmroute_requests_total"], 0);
     let turns = [
-        routed.chat(&[says("user", "one")], &[]),
-        routed.chat(&[says("user", "two")], &[]),
+        routed.chat(&[chat_message("user", "one")], &[]),
+        routed.chat(&[chat_message("user", "two")], &[]),
     ];
     turns.iter().for_each(|turn| drop(routed.receipt(turn)));
     let after = totals();
@@ -123,7 +127,7 @@ const SLOW: &[&str] = &["--itl-ms", "20", "--overhead-ms", "1", "--speed", "1"];
 
 fn streaming(routed: &RoutedFleet, tokens: u32) -> (RawClient, RawReply) {
     let body = json!({
-        "model": "sim", "stream": true, "max_tokens": tokens, "ignore_eos": true, "messages": [says("user", "hi")],
+        "model": "sim", "stream": true, "max_tokens": tokens, "ignore_eos": true, "messages": [chat_message("user", "hi")],
     });
     let mut client = RawClient::chat(&routed.router.data(), &body);
     let begun = client.read_until("content");

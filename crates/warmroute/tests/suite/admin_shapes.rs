@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Page, Program, RawClient, RawReply, RoutedFleet, RoutedReply, RouterQueries, SimControls,
-    assert_shape, eventually, says, words,
+    assert_shape, chat_message, eventually, words,
 };
 
 fn get(routed: &RoutedFleet, path: &str) -> RawReply {
@@ -65,7 +65,7 @@ fn receipt() -> Value {
 /// Two engines, one chat sent twice, and the replies.
 fn routed() -> (RoutedFleet, Vec<RoutedReply>) {
     let routed = RoutedFleet::start(&[&["--loras", "red"], &["--dp-size", "2"]]);
-    let messages = [says("user", &words("shape", 60))];
+    let messages = [chat_message("user", &words("shape", 60))];
     let turns = vec![
         routed.chat(&messages, &[]),
         routed.chat(&messages, &[("x-request-id", "mine")]),
@@ -93,22 +93,22 @@ fn a_worker_object_has_all_documented_fields() {
     let body = get(&routed, "/admin/workers").json();
     assert_shape(&body, &json!({"workers": [worker]}));
     let a = &list(&body, "workers")[0];
-    let says = |key: &str| a[key].clone();
+    let field = |key: &str| a[key].clone();
     assert_eq!(a["url"], routed.engines[0].url());
     assert_eq!(
-        [says("name"), says("type"), says("state"), says("role")],
+        [field("name"), field("type"), field("state"), field("role")],
         ["a", "vllm", "ready", "unified"]
     );
     assert_eq!(
-        [says("models"), says("loras")],
+        [field("models"), field("loras")],
         [json!(["sim"]), json!(["red"])]
     );
     assert_eq!(
-        [says("block_size"), says("dp_ranks"), says("weight")],
+        [field("block_size"), field("dp_ranks"), field("weight")],
         [json!(16), json!(1), json!(1.0)]
     );
     assert_eq!(
-        [says("cache_source"), says("circuit"), says("parity")],
+        [field("cache_source"), field("circuit"), field("parity")],
         ["events", "closed", "no_data"]
     );
     assert_eq!(a["engine"]["num_blocks"], 4096);
@@ -177,13 +177,13 @@ fn a_receipt_has_all_documented_fields() {
     let (routed, turns) = routed();
     let last = routed.receipt(&turns[1]);
     assert_shape(&last, &receipt());
-    let says = |key: &str| last[key].clone();
+    let field = |key: &str| last[key].clone();
     assert_eq!(
-        [says("schema"), says("request_id")],
+        [field("schema"), field("request_id")],
         ["warmroute.receipt/1", "mine"]
     );
     assert_eq!(
-        [says("route"), says("method"), says("tenant")],
+        [field("route"), field("method"), field("tenant")],
         ["/v1/chat/completions", "policy", "default"]
     );
     assert_eq!(last["id"], turns[1].decision);
@@ -252,17 +252,19 @@ fn decisions_are_listed_newest_first_and_can_be_filtered() {
             ("x-warmroute-worker", worker),
             ("x-warmroute-policy", policy),
         ];
-        routed.chat(&[says("user", "hi")], &headers).decision
+        routed
+            .chat(&[chat_message("user", "hi")], &headers)
+            .decision
     })
     .into();
     let listed = |query: &str| -> Vec<usize> {
         let body = get(&routed, &format!("/admin/decisions{query}")).json();
-        let place = |receipt: &Value| {
+        let summary = |receipt: &Value| {
             ids.iter()
                 .position(|id| receipt["id"] == **id)
                 .expect("a request of this test")
         };
-        list(&body, "decisions").iter().map(place).collect()
+        list(&body, "decisions").iter().map(summary).collect()
     };
     assert_eq!(listed(""), [4, 3, 2, 1, 0]);
     assert_eq!(listed("?limit=2"), [4, 3]);
@@ -779,15 +781,15 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_correct_values() {
 #[test]
 fn failures_and_refusals_are_counted_with_their_reasons() {
     let mut routed = RoutedFleet::start(&[&[]]);
-    let ask = |routed: &RoutedFleet| {
+    let send = |routed: &RoutedFleet| {
         let body = json!({"model": "sim", "prompt": "hi", "max_tokens": 1}).to_string();
         RawClient::post(&routed.router.data(), "/v1/completions", body.as_bytes()).status
     };
     routed.engines[0].fault("500", 1);
-    assert_eq!(ask(&routed), 500);
+    assert_eq!(send(&routed), 500);
     routed.engines[0].kill();
     eventually("the router to have no worker", || {
-        (ask(&routed) == 503).then_some(())
+        (send(&routed) == 503).then_some(())
     });
     let page = Page::read(&get(&routed, "/metrics").text());
     assert!(page.value("warmroute_shed_total", &[("reason", "no_worker")]) > 0.0);
@@ -803,14 +805,14 @@ fn failures_and_refusals_are_counted_with_their_reasons() {
             .to_bits(),
         1.0f64.to_bits()
     );
-    routed.router.settled();
+    routed.router.wait_until_idle();
 }
 
 #[test]
 fn a_request_in_flight_shows_in_the_gauges() {
     let routed = RoutedFleet::start(&[&["--speed", "1", "--overhead-ms", "1000"]]);
     std::thread::scope(|scope| {
-        let slow = scope.spawn(|| routed.chat(&[says("user", "slow")], &[]));
+        let slow = scope.spawn(|| routed.chat(&[chat_message("user", "slow")], &[]));
         eventually("the request to be counted", || {
             let page = Page::read(&get(&routed, "/metrics").text());
             let one = [
@@ -823,7 +825,7 @@ fn a_request_in_flight_shows_in_the_gauges() {
         });
         slow.join().expect("the request is answered");
     });
-    routed.router.settled();
+    routed.router.wait_until_idle();
 }
 
 #[test]

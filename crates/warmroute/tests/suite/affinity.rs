@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{
-        RawClient, RoutedFleet, RoutedReply, RouterQueries, assert_shape, eventually, says, words,
+        RawClient, RoutedFleet, RoutedReply, RouterQueries, assert_shape, chat_message, eventually,
+        words,
     },
     prefix_stream::PrefixStream,
 };
@@ -33,15 +34,15 @@ fn workers(turns: &[RoutedReply]) -> BTreeSet<&str> {
 }
 
 /// Sends chats of one assistant, each with its own question.
-fn send_chats(routed: &RoutedFleet, assistant: &str, questions: u32) -> Vec<RoutedReply> {
-    let ask = |n: u32| {
+fn send_chats(routed: &RoutedFleet, assistant: &str, chats: u32) -> Vec<RoutedReply> {
+    let send = |n: u32| {
         let messages = [
-            says("system", assistant),
-            says("user", &format!("question {n}")),
+            chat_message("system", assistant),
+            chat_message("user", &format!("question {n}")),
         ];
         routed.chat(&messages, &[])
     };
-    (0..questions).map(ask).collect()
+    (0..chats).map(send).collect()
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
     );
     let body = json!({
         "model": "sim", "max_tokens": 300, "ignore_eos": true,
-        "messages": [says("system", &words("shared", 30)), says("user", "hello")],
+        "messages": [chat_message("system", &words("shared", 30)), chat_message("user", "hello")],
     });
     let clients: Vec<RawClient> = (0..16)
         .map(|_| RawClient::chat(&routed.router.data(), &body))
@@ -141,7 +142,7 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
     let [owner, overflow, fallback] = strategies(&routed);
     assert_eq!((owner + overflow, fallback), (16, 0));
     assert!(overflow > 0, "{owner} {overflow}");
-    routed.router.settled();
+    routed.router.wait_until_idle();
     let stats = RawClient::get(&routed.router.admin(), "/admin/prefix-routing/stats").json();
     let decisions = &stats["routing_decisions"];
     assert_eq!(
@@ -201,7 +202,7 @@ fn prefix_routing_stats_have_the_documented_keys_and_types() {
         "backend_distribution": [idle("a"), idle("b")],
         "unique_prefixes": 2,
     });
-    routed.router.settled();
+    routed.router.wait_until_idle();
     assert_eq!(stats(), whole);
 }
 
@@ -262,11 +263,11 @@ fn a_prefix_announced_by_a_backend_goes_there_and_other_prefixes_follow_the_ring
         .find(elsewhere)
         .map(assistant)
         .expect("a ring has more than one owner");
-    let home = send_chats(&routed, &assistant_text, 2);
-    assert!(!workers(&home).contains("b") && workers(&home).len() == 1);
+    let cached_turns = send_chats(&routed, &assistant_text, 2);
+    assert!(!workers(&cached_turns).contains("b") && workers(&cached_turns).len() == 1);
     assert_eq!(stats()["routing_decisions"]["kv_aware"], 0);
 
-    stream.say("cache_created", &assistant_text, 4_000);
+    stream.publish("cache_created", &assistant_text, 4_000);
     known(1);
     // An earlier lookup of a prefix stays valid for 100 ms.
     let first = eventually("the earlier lookup to expire", || {
@@ -295,13 +296,13 @@ fn a_prefix_announced_by_a_backend_goes_there_and_other_prefixes_follow_the_ring
     );
     assert_eq!(count("total"), count("kv_aware") + count("fallback"));
 
-    stream.say("cache_evicted", &assistant_text, 4_000);
+    stream.publish("cache_evicted", &assistant_text, 4_000);
     known(0);
     let back = eventually("the earlier lookup to expire", || {
         let turn = send_chats(&routed, &assistant_text, 1).remove(0);
         (turn.worker != "b").then_some(turn)
     });
-    assert_eq!(back.worker, home[0].worker);
+    assert_eq!(back.worker, cached_turns[0].worker);
 }
 
 fn assistant(n: u32) -> String {

@@ -13,7 +13,7 @@ use zmtp::{Pub, PubSettings};
 
 use crate::harness::{Program, RawClient, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn tokens() -> Vec<u32> {
     (1000..1064).collect()
@@ -60,7 +60,7 @@ async fn the_blocks_of_a_store_count_for_the_worker_that_it_is_attached_to() {
     );
     let router = Program::serve_with(&yaml, &[], &[]);
     let mut subscribers = store.watch_subscribers();
-    tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count == 1))
+    tokio::time::timeout(TIMEOUT, subscribers.wait_for(|count| *count == 1))
         .await
         .unwrap()
         .unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Program, RawClient, RoutedFleet, RoutedReply, RouterQueries, ScriptedEngine, ScriptedReply,
-    SimControls, eventually, json_reply, says, words,
+    SimControls, chat_message, eventually, json_reply, words,
 };
 
 const SORT: &str = "Write a Python function to sort a list";
@@ -36,15 +36,18 @@ fn clustered(policy: &str, workers: [&str; 2], timeout: &str) -> RoutedFleet {
 /// Waits until the examples are embedded. A few requests suffice, and they leave no trace.
 fn wait_for_examples(routed: &RoutedFleet) {
     eventually("the examples to be embedded", || {
-        let body = json!({"model": "sim", "messages": [says("user", SORT)]}).to_string();
+        let body = json!({"model": "sim", "messages": [chat_message("user", SORT)]}).to_string();
         let dry_run = RawClient::post(&routed.router.data(), "/v1/route", body.as_bytes()).json();
         (!dry_run["cluster"].is_null()).then_some(())
     });
 }
 
-fn ask(routed: &RoutedFleet, text: &str, headers: &[(&str, &str)]) -> (RoutedReply, Value) {
+fn send(routed: &RoutedFleet, text: &str, headers: &[(&str, &str)]) -> (RoutedReply, Value) {
     let turn = routed.chat(
-        &[says("system", "You are terse."), says("user", text)],
+        &[
+            chat_message("system", "You are terse."),
+            chat_message("user", text),
+        ],
         headers,
     );
     let receipt = routed.receipt(&turn);
@@ -57,7 +60,7 @@ fn a_prompt_similar_to_a_clusters_examples_goes_to_its_workers_and_others_to_all
     let routed = clustered("round_robin", ["b", "a"], "10s");
     wait_for_examples(&routed);
     for _ in 0..3 {
-        let (turn, receipt) = ask(&routed, SORT, &[]);
+        let (turn, receipt) = send(&routed, SORT, &[]);
         assert_eq!(turn.worker, "b");
         assert_eq!(receipt["cluster"]["name"], "coding");
         let near = receipt["cluster"]["similarity"].as_f64().expect("a cosine");
@@ -69,11 +72,11 @@ fn a_prompt_similar_to_a_clusters_examples_goes_to_its_workers_and_others_to_all
             receipt["excluded"],
             json!([{"target": {"worker": "a", "dp_rank": 0}, "reason": "other_cluster"}])
         );
-        assert_eq!(ask(&routed, LIGHT, &[]).0.worker, "a");
+        assert_eq!(send(&routed, LIGHT, &[]).0.worker, "a");
     }
     let elsewhere: HashSet<String> = (0..4)
         .map(|n| {
-            let (turn, receipt) = ask(&routed, &format!("something else, number {n}"), &[]);
+            let (turn, receipt) = send(&routed, &format!("something else, number {n}"), &[]);
             assert_eq!(
                 (&receipt["cluster"], &receipt["excluded"]),
                 (&Value::Null, &json!([]))
@@ -100,12 +103,12 @@ fn a_prompt_similar_to_a_clusters_examples_goes_to_its_workers_and_others_to_all
 fn a_cluster_header_overrides_the_meaning_of_the_prompt() {
     let routed = clustered("round_robin", ["b", "a"], "10s");
     wait_for_examples(&routed);
-    let (turn, receipt) = ask(&routed, SORT, &[("x-semantic-cluster-id", "science")]);
+    let (turn, receipt) = send(&routed, SORT, &[("x-semantic-cluster-id", "science")]);
     assert_eq!(
         (turn.worker.as_str(), &receipt["cluster"]),
         ("a", &json!({"name": "science", "similarity": null}))
     );
-    let (_, receipt) = ask(
+    let (_, receipt) = send(
         &routed,
         SORT,
         &[("x-semantic-cluster-id", "of another router")],
@@ -116,7 +119,7 @@ fn a_cluster_header_overrides_the_meaning_of_the_prompt() {
     );
     // A pinned worker overrides the cluster.
     assert_eq!(
-        ask(&routed, SORT, &[("x-warmroute-worker", "a")]).0.worker,
+        send(&routed, SORT, &[("x-warmroute-worker", "a")]).0.worker,
         "a"
     );
 }
@@ -129,7 +132,7 @@ fn a_cluster_is_the_session_key_of_the_hash_policies() {
     let sessions = |text: &str| -> HashSet<String> {
         (0..8)
             .map(|n| {
-                ask(&routed, text, &[("x-session-id", &format!("chat {n}"))])
+                send(&routed, text, &[("x-session-id", &format!("chat {n}"))])
                     .0
                     .worker
             })
@@ -156,10 +159,10 @@ fn failures_of_the_embedding_model_or_of_cluster_workers_fail_no_request() {
     for fault in ["500", "hang"] {
         // After a recent failure the embedding engine is not called.
         eventually("the cluster to be found again", || {
-            (!ask(&routed, SORT, &[]).1["cluster"].is_null()).then_some(())
+            (!send(&routed, SORT, &[]).1["cluster"].is_null()).then_some(())
         });
         routed.engines[2].fault(fault, 1);
-        let (turn, receipt) = ask(&routed, SORT, &[]);
+        let (turn, receipt) = send(&routed, SORT, &[]);
         assert_eq!(
             (turn.reply.status, &receipt["cluster"]),
             (200, &Value::Null),
@@ -167,13 +170,13 @@ fn failures_of_the_embedding_model_or_of_cluster_workers_fail_no_request() {
         );
     }
     eventually("the cluster to be found again", || {
-        (!ask(&routed, SORT, &[]).1["cluster"].is_null()).then_some(())
+        (!send(&routed, SORT, &[]).1["cluster"].is_null()).then_some(())
     });
-    assert_eq!(ask(&routed, SORT, &[]).0.worker, "b");
+    assert_eq!(send(&routed, SORT, &[]).0.worker, "b");
     // If none of its workers is usable, the other workers serve the cluster.
     routed.engines[1].kill();
-    let body =
-        json!({"model": "sim", "messages": [says("user", SORT)], "max_tokens": 2}).to_string();
+    let body = json!({"model": "sim", "messages": [chat_message("user", SORT)], "max_tokens": 2})
+        .to_string();
     let reply = RawClient::post(
         &routed.router.data(),
         "/v1/chat/completions",
@@ -210,7 +213,7 @@ fn a_text_that_the_embedding_model_rejects_affects_only_its_own_request() {
                   - {name: near, examples: [hello], workers: [w]}\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
     let cluster = || {
-        let body = json!({"model": "m", "messages": [says("user", "hi")]}).to_string();
+        let body = json!({"model": "m", "messages": [chat_message("user", "hi")]}).to_string();
         RawClient::post(&router.data(), "/v1/route", body.as_bytes()).json()["cluster"]["name"]
             .clone()
     };

@@ -6,8 +6,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    FinishedProgram, Program, RawClient, RoutedFleet, RouterQueries, chat, eventually, says,
-    streamed, words,
+    FinishedProgram, Program, RawClient, RoutedFleet, RouterQueries, chat, chat_message,
+    eventually, streamed, words,
 };
 
 /// A fleet that logs into the folder of its configuration, under a name that is not known in
@@ -32,8 +32,8 @@ fn lines(path: &str) -> Vec<Value> {
 fn chats(routed: &RoutedFleet, count: usize) -> Vec<String> {
     let chat = |n: usize| {
         let messages = [
-            says("system", &words("confidential", 60)),
-            says("user", &format!("question {n}")),
+            chat_message("system", &words("confidential", 60)),
+            chat_message("user", &format!("question {n}")),
         ];
         routed.chat(&messages, &[]).decision
     };

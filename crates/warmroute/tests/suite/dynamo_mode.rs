@@ -6,8 +6,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, RoutedFleet, RouterQueries, chat, eventually, long_chat, says, streamed,
-    words,
+    Program, RawClient, RoutedFleet, RouterQueries, chat, chat_message, eventually, long_chat,
+    streamed, words,
 };
 
 fn term(row: &Value, name: &str) -> f64 {
@@ -29,7 +29,7 @@ fn every_mode_serves_the_same_api() {
         ("least-loaded", "least_loaded"),
     ] {
         let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", mode]);
-        let turn = routed.chat(&[says("user", "hello")], &[]);
+        let turn = routed.chat(&[chat_message("user", "hello")], &[]);
         assert_eq!(
             (turn.reply.status, turn.reply.header("x-warmroute-policy")),
             (200, Some(policy)),
@@ -49,7 +49,7 @@ fn every_mode_serves_the_same_api() {
                 .status,
             200
         );
-        routed.router.settled();
+        routed.router.wait_until_idle();
     }
 }
 
@@ -61,7 +61,7 @@ fn the_cost_of_the_kv_mode_is_prefill_blocks_plus_decode_blocks() {
         "",
         &["--router-mode", "kv", "--kv-overlap-score-weight", "2.5"],
     );
-    let messages = [says("user", &words("cost", 80))];
+    let messages = [chat_message("user", &words("cost", 80))];
     let first = routed.chat(&messages, &[]);
     let second = routed.chat(&messages, &[]);
     assert_eq!(
@@ -101,7 +101,7 @@ fn without_tracking_the_cost_is_prefill_only() {
         "",
         &["--router-mode", "kv", "--no-track-active-blocks"],
     );
-    let turn = routed.chat(&[says("user", &words("untracked", 80))], &[]);
+    let turn = routed.chat(&[chat_message("user", &words("untracked", 80))], &[]);
     let receipt = routed.receipt(&turn);
     for row in receipt["candidates"].as_array().expect("candidates") {
         assert_eq!(term(row, "decode_blocks"), 0.0);
@@ -113,7 +113,7 @@ fn without_tracking_the_cost_is_prefill_only() {
 #[contract("DY16")]
 fn a_request_may_set_its_own_overlap_weight_and_temperature() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
-    let messages = [says("user", &words("own", 80))];
+    let messages = [chat_message("user", &words("own", 80))];
     let warm = routed.chat(&messages, &[]);
     let receipt = routed.receipt(&routed.chat(&messages, &[("x-warmroute-overlap-weight", "0")]));
     for row in receipt["candidates"].as_array().expect("candidates") {
@@ -140,7 +140,7 @@ fn without_overlap_weight_no_event_socket_is_opened() {
         .set_nonblocking(true)
         .expect("accepting can be made non-blocking");
     let endpoint = format!("a=tcp://{}", publisher.local_addr().expect("an address"));
-    let ask = |router: &Program| {
+    let send = |router: &Program| {
         let body = chat("sim", "hello", 2).to_string();
         let reply = RawClient::post(&router.data(), "/v1/chat/completions", body.as_bytes());
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -152,7 +152,7 @@ fn without_overlap_weight_no_event_socket_is_opened() {
     ] {
         let router =
             Program::serve(&worker, &[flags, &["--kv-events", &endpoint]].concat()).ready(1);
-        ask(&router);
+        send(&router);
         let streams = RawClient::get(&router.admin(), "/admin/streams").json();
         assert_eq!(streams, json!({"streams": []}), "{flags:?}");
         assert_eq!(router.workers()[0]["cache_source"], "predicted");
@@ -167,7 +167,7 @@ fn without_overlap_weight_no_event_socket_is_opened() {
     eventually("the event socket of a router that follows events", || {
         publisher.accept().ok()
     });
-    ask(&router);
+    send(&router);
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_worker_above_the_busy_threshold_gets_no_request_until_it_has_room_again() {
         });
         client
     };
-    let ask = |id: &str| {
+    let send = |id: &str| {
         let body = chat("sim", "hello", 1).to_string();
         RawClient::post_with(
             &routed.router.data(),
@@ -332,7 +332,7 @@ fn a_worker_above_the_busy_threshold_gets_no_request_until_it_has_room_again() {
     let a = fill("a");
     for n in 0..4 {
         let id = format!("past-{n}");
-        assert_eq!(ask(&id).header("x-warmroute-worker"), Some("b"));
+        assert_eq!(send(&id).header("x-warmroute-worker"), Some("b"));
         let excluded = routed.router.receipt(&id)["excluded"].clone();
         assert_eq!(
             excluded,
@@ -348,7 +348,7 @@ fn a_worker_above_the_busy_threshold_gets_no_request_until_it_has_room_again() {
         (503, "no_worker".to_owned())
     );
     let b = fill("b");
-    let turned_away = ask("full");
+    let turned_away = send("full");
     assert_eq!(
         (turned_away.status, turned_away.error_code()),
         (503, "overloaded".to_owned())
@@ -359,7 +359,7 @@ fn a_worker_above_the_busy_threshold_gets_no_request_until_it_has_room_again() {
         (usage("a") <= 0.4 && usage("b") <= 0.4).then_some(())
     });
     let served: Vec<_> = ["x", "y"]
-        .map(|id| ask(id).header("x-warmroute-worker").map(str::to_owned))
+        .map(|id| send(id).header("x-warmroute-worker").map(str::to_owned))
         .into();
     assert_ne!(served[0], served[1], "both have their turn again");
 }

@@ -16,7 +16,7 @@ use zmtp::{Endpoint, Limits, Pub, PubSettings, Router};
 
 use crate::harness::{FinishedProgram, Program, RawClient, chat, words};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn any() -> Endpoint {
     "tcp://127.0.0.1:0".parse().unwrap()
@@ -37,7 +37,7 @@ fn started(args: &[&str]) -> JoinHandle<FinishedProgram> {
 
 async fn finished(running: JoinHandle<FinishedProgram>) -> FinishedProgram {
     let ended = tokio::task::spawn_blocking(|| running.join().unwrap());
-    tokio::time::timeout(PATIENCE, ended)
+    tokio::time::timeout(TIMEOUT, ended)
         .await
         .expect("it ends")
         .unwrap()
@@ -45,7 +45,7 @@ async fn finished(running: JoinHandle<FinishedProgram>) -> FinishedProgram {
 
 async fn subscribed(publisher: &Pub) {
     let mut subscribers = publisher.watch_subscribers();
-    tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count > 0))
+    tokio::time::timeout(TIMEOUT, subscribers.wait_for(|count| *count > 0))
         .await
         .unwrap()
         .unwrap();
@@ -278,7 +278,7 @@ async fn a_recording_holds_every_frame_and_its_decoded_form() {
     ];
     let dump = started(&[&["events", "dump"], &args[..]].concat());
     subscribed(&engine).await;
-    let request = tokio::time::timeout(PATIENCE, request_seen)
+    let request = tokio::time::timeout(TIMEOUT, request_seen)
         .await
         .unwrap()
         .unwrap();
@@ -361,7 +361,7 @@ fn piped(args: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
 }
 
 async fn code(mut child: Child) -> Option<i32> {
-    let ended = move || test_programs::limit::wait(&mut child, PATIENCE, "warmroute events").code();
+    let ended = move || test_programs::limit::wait(&mut child, TIMEOUT, "warmroute events").code();
     tokio::task::spawn_blocking(ended).await.unwrap()
 }
 

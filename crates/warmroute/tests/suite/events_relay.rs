@@ -20,7 +20,7 @@ use crate::{
     nats_server::NatsServer,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const SUBJECT: &str = "kv.engine-0";
 
 /// The command as a child process with the lines of its stderr; dropping it kills it.
@@ -63,7 +63,7 @@ impl RelayProcess {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, wait)
+        tokio::time::timeout(TIMEOUT, wait)
             .await
             .unwrap_or_else(|_| panic!("no line contained {text:?}"))
     }
@@ -77,14 +77,14 @@ impl RelayProcess {
         assert!(sent.success());
         let mut last = String::new();
         // The pipe ends with the program.
-        while let Some(line) = tokio::time::timeout(PATIENCE, self.lines.recv())
+        while let Some(line) = tokio::time::timeout(TIMEOUT, self.lines.recv())
             .await
             .expect("it ends")
         {
             last = line;
         }
         (
-            test_programs::limit::wait(&mut self.child, PATIENCE, "warmroute events relay"),
+            test_programs::limit::wait(&mut self.child, TIMEOUT, "warmroute events relay"),
             last,
         )
     }
@@ -118,7 +118,7 @@ async fn until(source: &SourceHandle, what: &str, is_so: impl Fn() -> bool) {
             changes.changed().await.unwrap();
         }
     };
-    if tokio::time::timeout(PATIENCE, wait).await.is_err() {
+    if tokio::time::timeout(TIMEOUT, wait).await.is_err() {
         panic!("{what} did not happen: {:?}", source.report());
     }
 }

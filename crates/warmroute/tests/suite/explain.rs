@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    self, FinishedProgram, Program, RawClient, RoutedFleet, RouterQueries, says, words,
+    self, FinishedProgram, Program, RawClient, RoutedFleet, RouterQueries, chat_message, words,
 };
 
 fn explain(router: &Program, args: &[&str]) -> FinishedProgram {
@@ -19,7 +19,7 @@ fn receipt(end: &FinishedProgram) -> Value {
 #[test]
 fn a_prompt_a_request_and_a_decision_are_explained() {
     let routed = RoutedFleet::start(&[&[], &[]]);
-    let messages = [says("user", &words("why", 60))];
+    let messages = [chat_message("user", &words("why", 60))];
     let turn = routed.chat(&messages, &[]);
     let receipts = routed.router.receipts().len();
 
@@ -63,7 +63,7 @@ fn a_prompt_a_request_and_a_decision_are_explained() {
 #[test]
 fn the_table_lists_all_workers_with_tiers_load_cost_and_reasons() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
-    let turn = routed.chat(&[says("user", &words("table", 60))], &[]);
+    let turn = routed.chat(&[chat_message("user", &words("table", 60))], &[]);
     let held = json!({"model": "sim", "prompt": words("held", 40), "worker": turn.worker, "request_id": "r1"});
     RawClient::post(
         &routed.router.data(),

@@ -84,12 +84,12 @@ fn a_running_engine_is_indexed_from_its_replay_and_dropped_when_unregistered() {
     done(&address, "/register", &engine(&one, "one", 0));
     done(&address, "/register", &engine(&other, "other", 0));
     let whole = 200 / BLOCK * BLOCK;
-    let held = |one: u64, other: u64| json!({"default": {"one": row(&json!({"0": one}), one), "other": row(&json!({"0": other}), other)}});
-    until(&address, "/query", &query(1000), &held(whole, 0));
+    let reply = |one: u64, other: u64| json!({"default": {"one": row(&json!({"0": one}), one), "other": row(&json!({"0": other}), other)}});
+    until(&address, "/query", &query(1000), &reply(whole, 0));
     // The indexer's answer equals the engine's cache hit.
     assert_eq!(complete(&one.data(), 1000, &json!({})), whole);
     complete(&other.data(), 5000, &json!({}));
-    until(&address, "/query", &query(5000), &held(0, whole));
+    until(&address, "/query", &query(5000), &reply(0, whole));
     let gone = json!({"instance_id": "one", "dp_rank": 0});
     done(&address, "/unregister", &gone);
     assert_eq!(
@@ -142,14 +142,14 @@ fn a_restarted_engine_is_followed_with_an_empty_cache() {
     done(&address, "/register", &engine(&sim, "i", 0));
     complete(&sim.data(), 1000, &json!({}));
     let whole = 200 / BLOCK * BLOCK;
-    let held = |tokens: u64| json!({"default": {"i": row(&json!({"0": tokens}), tokens)}});
-    until(&address, "/query", &query(1000), &held(whole));
+    let reply = |tokens: u64| json!({"default": {"i": row(&json!({"0": tokens}), tokens)}});
+    until(&address, "/query", &query(1000), &reply(whole));
     done(&sim.data(), "/sim/events", &json!({"action": "restart"}));
     complete(&sim.data(), 3000, &json!({}));
-    until(&address, "/query", &query(3000), &held(whole));
+    until(&address, "/query", &query(3000), &reply(whole));
     assert_eq!(
         done(&address, "/query", &query(1000)),
-        held(0),
+        reply(0),
         "the blocks from before the restart are removed"
     );
 }
@@ -175,12 +175,12 @@ fn the_routers_own_workers_are_instances_beside_the_registered_ones() {
         (holds(&worker) && holds("beside")).then_some(reply)
     });
     let ranks = &reply[&worker]["DP"];
-    let mut held: Vec<_> = ["0", "1"]
+    let mut matched: Vec<_> = ["0", "1"]
         .iter()
         .map(|rank| ranks[rank].as_u64().unwrap())
         .collect();
-    held.sort_unstable();
-    assert_eq!(held, [0, whole], "one of its two ranks computed it");
+    matched.sort_unstable();
+    assert_eq!(matched, [0, whole], "one of its two ranks computed it");
     assert_eq!(reply[&worker]["GPU"], whole);
 
     let services = RawClient::get(&admin, "/services").json();
@@ -244,7 +244,7 @@ fn a_configured_token_is_required_and_a_non_loopback_listener_needs_one() {
     std::fs::write(&file, "0123456789abcdef\n").unwrap();
     let file = file.display().to_string();
     let indexer = indexer(&["--admin-token-file", &file]);
-    let ask = |headers: &[(&str, &str)]| {
+    let send = |headers: &[(&str, &str)]| {
         RawClient::post_with(
             &indexer.data(),
             "/query",
@@ -252,7 +252,7 @@ fn a_configured_token_is_required_and_a_non_loopback_listener_needs_one() {
             query(1).to_string().as_bytes(),
         )
     };
-    let refused = ask(&[]);
+    let refused = send(&[]);
     assert_eq!(
         (refused.status, &refused.json()["field"]),
         (401, &Value::Null)
@@ -266,11 +266,11 @@ fn a_configured_token_is_required_and_a_non_loopback_listener_needs_one() {
         refused.text()
     );
     assert_eq!(
-        ask(&[("authorization", "Bearer 0123456789abcdeF")]).status,
+        send(&[("authorization", "Bearer 0123456789abcdeF")]).status,
         401
     );
     assert_eq!(
-        ask(&[("authorization", "Bearer 0123456789abcdef")]).json(),
+        send(&[("authorization", "Bearer 0123456789abcdef")]).json(),
         json!({})
     );
     let open = Program::finish(&["indexer", "--listen", "0.0.0.0:0"]);

@@ -114,7 +114,7 @@ fn the_example_router_sends_a_prompt_to_the_engine_that_holds_it() {
         .expect("it prints its port");
     let address = format!("127.0.0.1:{port}");
 
-    let ask = |seed: &str| {
+    let send = |seed: &str| {
         let body = json!({"model": "sim", "prompt": words(seed, 300), "max_tokens": 1});
         let reply = RawClient::post(&address, "/v1/completions", body.to_string().as_bytes());
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -130,14 +130,14 @@ fn the_example_router_sends_a_prompt_to_the_engine_that_holds_it() {
         )
     };
     for seed in ["north", "south", "east"] {
-        let (first, cached) = ask(seed);
+        let (first, cached) = send(seed);
         assert_eq!(cached, 0);
         // Engines without the prefix take turns until the events arrive, so this settles on one
         // that computed it.
         let warm = eventually("the prompt to be found", || {
-            Some(ask(seed)).filter(|(_, cached)| *cached > 0)
+            Some(send(seed)).filter(|(_, cached)| *cached > 0)
         });
-        let again: Vec<_> = (0..4).map(|_| ask(seed)).collect();
+        let again: Vec<_> = (0..4).map(|_| send(seed)).collect();
         assert!(
             again.iter().all(|it| *it == again[0] && it.1 > 0),
             "{seed}: first {first}, then {warm:?}, {again:?}"
@@ -145,6 +145,6 @@ fn the_example_router_sends_a_prompt_to_the_engine_that_holds_it() {
     }
     // Without the indexer, requests are still routed.
     indexer.kill();
-    let after: Vec<_> = (0..2).map(|_| ask("west").0).collect();
+    let after: Vec<_> = (0..2).map(|_| send("west").0).collect();
     assert_ne!(after[0], after[1], "the engines take turns");
 }

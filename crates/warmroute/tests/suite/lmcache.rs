@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     ControllerBehavior, LmcacheController, RawClient, RoutedFleet, RouterQueries, Stopwatch,
-    eventually, says, words,
+    chat_message, eventually, words,
 };
 
 const WORKERS: &str = "/controller/workers";
@@ -73,7 +73,7 @@ fn lookups(routed: &RoutedFleet, result: &str) -> f64 {
     )
 }
 
-fn eventually_placed_by(routed: &RoutedFleet, method: &str) -> Value {
+fn eventually_routed_by(routed: &RoutedFleet, method: &str) -> Value {
     eventually(&format!("the method {method}"), || {
         let dry_run = dry_run(routed, &json!("hello"));
         (dry_run["method"] == method).then_some(dry_run)
@@ -180,7 +180,7 @@ fn a_failing_controller_costs_no_request_and_counts_again_when_it_is_back() {
         ),
     ] {
         controller.answers(WORKERS, behavior.clone());
-        let fallen = eventually_placed_by(&routed, "fallback");
+        let fallen = eventually_routed_by(&routed, "fallback");
         assert_eq!(
             (&fallen["policy"], term(&fallen, "a", "fallback")),
             (&json!("lmcache_aware"), Some(1.0))
@@ -192,15 +192,15 @@ fn a_failing_controller_costs_no_request_and_counts_again_when_it_is_back() {
             "{behavior:?}"
         );
         controller.answers(WORKERS, ControllerBehavior::Well);
-        assert_eq!(winner(&eventually_placed_by(&routed, "policy")), "b");
+        assert_eq!(winner(&eventually_routed_by(&routed, "policy")), "b");
     }
     // The controller disappears, and a new one without state takes its port.
     let port = Arc::clone(&controller.port);
     drop(controller);
-    eventually_placed_by(&routed, "fallback");
+    eventually_routed_by(&routed, "fallback");
     let controller = LmcacheController::at(port);
     controller.holds("i-a", 7);
-    assert_eq!(winner(&eventually_placed_by(&routed, "policy")), "a");
+    assert_eq!(winner(&eventually_routed_by(&routed, "policy")), "a");
 }
 
 #[test]
@@ -245,20 +245,20 @@ fn a_prompt_goes_to_the_worker_that_holds_most_of_it() {
     controller.holds_prompt("i-b", &long[..96]);
     controller.holds_prompt("of another fleet", &long);
     let routed = followed(&controller, "prefix_lookup");
-    let placed = eventually("the controller to get a query", || {
+    let decided = eventually("the controller to get a query", || {
         let dry_run = dry_run(&routed, &json!(long));
         (term(&dry_run, "b", "by_prefix") == Some(1.0)).then_some(dry_run)
     });
     assert_eq!(
-        (winner(&placed), term(&placed, "b", "matched_tokens")),
+        (winner(&decided), term(&decided, "b", "matched_tokens")),
         ("b", Some(96.0))
     );
-    assert_eq!(term(&placed, "a", "matched_tokens"), Some(32.0));
+    assert_eq!(term(&decided, "a", "matched_tokens"), Some(32.0));
     let turn = routed.completion(json!({"prompt": long}), &[]);
     assert_eq!(turn.worker, "b");
-    let question = controller.queries(LOOKUP).pop().expect("it got a query");
+    let query = controller.queries(LOOKUP).pop().expect("it got a query");
     assert_eq!(
-        (question.authorization.as_deref(), &question.body),
+        (query.authorization.as_deref(), &query.body),
         (Some("Bearer sk-lmcache"), &json!({"tokens": long}))
     );
     // No instance holds this prompt: cache sizes decide.
@@ -316,12 +316,12 @@ fn a_chat_is_looked_up_by_its_template_tokens_from_a_worker() {
     let routed = before(&controller, "prefix_lookup", more);
     wait_for_controller(&routed);
     let messages = [
-        says("system", "You are terse."),
-        says("user", &words("question", 20)),
+        chat_message("system", "You are terse."),
+        chat_message("user", &words("question", 20)),
     ];
-    let ask = json!({"model": "sim", "messages": messages}).to_string();
+    let body = json!({"model": "sim", "messages": messages}).to_string();
     let tokens =
-        RawClient::post(&routed.engines[0].data(), "/tokenize", ask.as_bytes()).json()["tokens"]
+        RawClient::post(&routed.engines[0].data(), "/tokenize", body.as_bytes()).json()["tokens"]
             .clone();
     let tokens: Vec<u64> = tokens
         .as_array()
@@ -349,14 +349,14 @@ fn without_the_tokens_of_a_prompt_cache_sizes_decide() {
     let more = "    poll_interval: 50ms\nmodels: {defaults: {tokenizer: none}}\n";
     let routed = before(&controller, "prefix_lookup", more);
     wait_for_controller(&routed);
-    let turn = routed.chat(&[says("user", "hello")], &[]);
+    let turn = routed.chat(&[chat_message("user", "hello")], &[]);
     assert_eq!(turn.worker, "b");
     assert!(lookups(&routed, "no_tokens") >= 1.0);
     assert!(
         controller
             .queries(LOOKUP)
             .iter()
-            .all(|question| question.body == json!({"tokens": [0]})),
+            .all(|query| query.body == json!({"tokens": [0]})),
         "only the probe"
     );
 }
@@ -453,6 +453,6 @@ fn no_lookup_is_sent_without_a_choice_or_under_another_policy() {
         controller
             .queries(LOOKUP)
             .iter()
-            .all(|question| question.body == json!({"tokens": [0]}))
+            .all(|query| query.body == json!({"tokens": [0]}))
     );
 }

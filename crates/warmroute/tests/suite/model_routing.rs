@@ -3,7 +3,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{RawClient, RoutedFleet, chat, eventually, says};
+use crate::harness::{RawClient, RoutedFleet, chat, chat_message, eventually};
 
 /// `sim` is routed by prefix, its adapter `sql` by its own policy.
 const MODELS: &str = "  policy: random\n  temperature: 3\n  models:\n    \"s*\": {policy: kv_aware, overlap_weight: 2}\n    \
@@ -15,7 +15,7 @@ fn routed() -> RoutedFleet {
     RoutedFleet::with_routing(&[engine, engine], MODELS)
 }
 
-fn ask(routed: &RoutedFleet, model: &str, headers: &[(&str, &str)]) -> (String, Value) {
+fn send(routed: &RoutedFleet, model: &str, headers: &[(&str, &str)]) -> (String, Value) {
     let body = chat(model, "hello", 2).to_string();
     let mut client = RawClient::connect(&routed.router.data());
     client.send("POST", "/v1/chat/completions", headers, body.as_bytes());
@@ -48,14 +48,14 @@ fn a_model_has_its_own_policy_and_a_request_overrides_it() {
         ("sql", "round_robin"),
         ("tagger", "kv_aware"),
     ] {
-        let (header, receipt) = ask(&routed, model, &[]);
+        let (header, receipt) = send(&routed, model, &[]);
         assert_eq!(
             (header.as_str(), &receipt["policy"]),
             (policy, &json!(policy)),
             "{model}"
         );
     }
-    let (header, receipt) = ask(&routed, "sql", &[("x-warmroute-policy", "least-loaded")]);
+    let (header, receipt) = send(&routed, "sql", &[("x-warmroute-policy", "least-loaded")]);
     assert_eq!(
         (header.as_str(), &receipt["policy"]),
         ("least_loaded", &json!("least_loaded"))
@@ -75,7 +75,7 @@ fn a_model_has_its_own_policy_and_a_request_overrides_it() {
 fn each_model_has_its_own_round_robin_turns() {
     let routed = routed();
     let one = |model: &str| {
-        ask(&routed, model, &[]).1["winner"]["worker"]
+        send(&routed, model, &[]).1["winner"]["worker"]
             .as_str()
             .expect("a winner")
             .to_owned()
@@ -120,7 +120,7 @@ fn every_policy_accepts_a_requests_weight_temperature_and_priority_within_bounds
                 ("x-warmroute-temperature", temperature),
                 ("x-warmroute-priority", priority),
             ];
-            let (ruled, receipt) = ask(&routed, "sim", &headers);
+            let (ruled, receipt) = send(&routed, "sim", &headers);
             let name = if policy == "kv" {
                 "dynamo_cost"
             } else {
@@ -195,7 +195,7 @@ fn a_request_setting_out_of_range_is_refused_with_its_value_and_the_range() {
         "{message}"
     );
     let query = json!({
-        "model": "sim", "messages": [says("user", "hello")], "policy": "kv",
+        "model": "sim", "messages": [chat_message("user", "hello")], "policy": "kv",
         "router_config_override": {"overlap_score_weight": 100, "router_temperature": 10},
     });
     let taken = RawClient::post(

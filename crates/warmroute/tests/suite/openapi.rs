@@ -4,7 +4,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{RawClient, RawReply, RoutedFleet, says, words};
+use crate::harness::{RawClient, RawReply, RoutedFleet, chat_message, words};
 
 /// The router's document, with objects closed: a field that is not described is an error.
 struct Document(Value);
@@ -80,7 +80,7 @@ fn fleet() -> RoutedFleet {
         &[],
     );
     for (worker, salt) in [("a", "one"), ("b", "two"), ("a", "three")] {
-        let messages = [says("user", &words(salt, 60))];
+        let messages = [chat_message("user", &words(salt, 60))];
         routed.chat(&messages, &[("x-warmroute-worker", worker)]);
     }
     let again =
@@ -120,9 +120,11 @@ fn the_document_is_the_stored_one_and_a_valid_openapi_3_1_description() {
 fn every_documented_read_answers_as_described() {
     let routed = fleet();
     let document = Document::of(&routed);
-    let id = routed.chat(&[says("user", "one more")], &[]).decision;
+    let id = routed
+        .chat(&[chat_message("user", "one more")], &[])
+        .decision;
     let paths = document.0["paths"].as_object().expect("paths").clone();
-    let mut asked = 0;
+    let mut requested = 0;
     for (path, item) in &paths {
         // A stream has no end.
         if item.get("get").is_none() || path == "/v1/kv_events" {
@@ -136,9 +138,9 @@ fn every_documented_read_answers_as_described() {
         let reply = RawClient::get(&address, &called);
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
         document.describes(("get", path), &reply);
-        asked += 1;
+        requested += 1;
     }
-    assert!(asked >= 20, "{asked}");
+    assert!(requested >= 20, "{requested}");
     for (path, called) in [
         ("/admin/workers/{name}", "/admin/workers/nobody"),
         ("/admin/decisions/{id}", "/admin/decisions/none"),

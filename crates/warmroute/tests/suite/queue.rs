@@ -12,7 +12,7 @@ use crate::harness::{
 /// A tenth of a millisecond of real time for each prompt token.
 const SLOW: &[&str] = &["--speed", "1"];
 
-fn ask(routed: &RoutedFleet, id: &str, body: &Value) -> RawClient {
+fn send(routed: &RoutedFleet, id: &str, body: &Value) -> RawClient {
     let mut client = RawClient::connect(&routed.router.data());
     client.send(
         "POST",
@@ -36,13 +36,13 @@ fn waiting(router: &Program, count: f64) {
 #[test]
 fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest_goes_first() {
     let routed = RoutedFleet::with(&[SLOW], "", &[]);
-    let long = ask(&routed, "long", &streamed(long_chat("sim", 15_000, 1)));
+    let long = send(&routed, "long", &streamed(long_chat("sim", 15_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
-    let mut middle = ask(&routed, "middle", &streamed(long_chat("sim", 4_000, 1)));
+    let mut middle = send(&routed, "middle", &streamed(long_chat("sim", 4_000, 1)));
     waiting(&routed.router, 1.0);
-    let mut short = ask(&routed, "short", &streamed(chat("sim", "hello", 1)));
+    let mut short = send(&routed, "short", &streamed(chat("sim", "hello", 1)));
     waiting(&routed.router, 2.0);
     for client in [&mut short, &mut middle] {
         assert_eq!(client.reply().status, 200);
@@ -66,25 +66,25 @@ fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest
         metric(&routed.router, "warmroute_queue_wait_seconds_count"),
         2.0
     );
-    routed.router.settled();
+    routed.router.wait_until_idle();
 }
 
 #[test]
 #[contract("F33")]
 fn a_client_that_leaves_the_queue_frees_its_place_and_reaches_no_engine() {
     let routed = RoutedFleet::with(&[SLOW], "", &[]);
-    let long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
     let others: Vec<_> = (0..20)
-        .map(|n| ask(&routed, &format!("r{n}"), &chat("sim", "hello", 1)))
+        .map(|n| send(&routed, &format!("r{n}"), &chat("sim", "hello", 1)))
         .collect();
     waiting(&routed.router, 20.0);
     drop(others);
     waiting(&routed.router, 0.0);
     drop(long);
-    routed.router.settled();
+    routed.router.wait_until_idle();
     assert_eq!(routed.engines.len(), 1);
     assert_eq!(
         RawClient::post(
@@ -105,13 +105,13 @@ fn a_client_that_leaves_the_queue_frees_its_place_and_reaches_no_engine() {
 #[test]
 fn a_request_over_the_queue_limit_is_refused_with_retry_after() {
     let routed = RoutedFleet::with(&[SLOW], "queue: {max_entries: 1}\n", &[]);
-    let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
-    let waits = ask(&routed, "waits", &chat("sim", "hello", 1));
+    let waits = send(&routed, "waits", &chat("sim", "hello", 1));
     waiting(&routed.router, 1.0);
-    let refused = ask(&routed, "refused", &chat("sim", "hello", 1)).reply();
+    let refused = send(&routed, "refused", &chat("sim", "hello", 1)).reply();
     assert_eq!(
         (refused.status, refused.error_code()),
         (503, "queue_full".to_owned())
@@ -124,8 +124,8 @@ fn a_request_over_the_queue_limit_is_refused_with_retry_after() {
 #[test]
 fn without_the_queue_every_request_is_sent_at_once() {
     let routed = RoutedFleet::with(&[SLOW], "queue: {enabled: false}\n", &[]);
-    let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
-    let _other = ask(&routed, "other", &streamed(chat("sim", "hello", 1)));
+    let _long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _other = send(&routed, "other", &streamed(chat("sim", "hello", 1)));
     eventually("both to be bound", || {
         (metric(&routed.router, "warmroute_leases") == 2.0).then_some(())
     });
@@ -142,11 +142,11 @@ fn while_all_are_above_the_busy_threshold_requests_wait_for_room() {
             .as_f64()
             .unwrap_or(0.0)
     };
-    let full = ask(&routed, "full", &streamed(long_chat("sim", 900, 600)));
+    let full = send(&routed, "full", &streamed(long_chat("sim", 900, 600)));
     eventually("the engine to report its cache usage", || {
         (usage() > 0.4).then_some(())
     });
-    let mut waits = ask(&routed, "waits", &chat("sim", "hello", 1));
+    let mut waits = send(&routed, "waits", &chat("sim", "hello", 1));
     waiting(&routed.router, 1.0);
     drop(full);
     assert_eq!(waits.reply().status, 200);
@@ -167,11 +167,11 @@ fn a_request_is_refused_when_its_wait_budget_is_over() {
             .as_f64()
             .unwrap_or(0.0)
     };
-    let _full = ask(&routed, "full", &streamed(long_chat("sim", 900, 600)));
+    let _full = send(&routed, "full", &streamed(long_chat("sim", 900, 600)));
     eventually("the engine to report its cache usage", || {
         (usage() > 0.4).then_some(())
     });
-    let refused = ask(&routed, "waits", &chat("sim", "hello", 1)).reply();
+    let refused = send(&routed, "waits", &chat("sim", "hello", 1)).reply();
     assert_eq!(
         (refused.status, refused.error_code()),
         (503, "queue_timeout".to_owned())
@@ -227,7 +227,7 @@ fn without_a_usable_worker_requests_wait_as_long_as_configured_and_not_by_defaul
     assert_eq!(waits.reply().status, 200);
     assert_eq!(patient.receipt("waits")["hold"]["reason"], "no_worker");
     assert_eq!(post(&patient).status, 200);
-    patient.settled();
+    patient.wait_until_idle();
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn engines_that_schedule_by_priority_get_the_order_where_configured() {
         "queue: {enabled: false, engine_priority: true}\n",
         &[],
     );
-    let ask = |id: &str, body: &Value, priority: &str| {
+    let send = |id: &str, body: &Value, priority: &str| {
         let mut client = RawClient::connect(&routed.router.data());
         let fields = [("x-request-id", id), ("x-warmroute-priority", priority)];
         client.send(
@@ -263,7 +263,7 @@ fn engines_that_schedule_by_priority_get_the_order_where_configured() {
     let engine = &routed.engines[0];
     let mut endless = streamed(chat("sim", "hello", 20_000));
     endless["ignore_eos"] = true.into();
-    let long = ask("long", &endless, "0");
+    let long = send("long", &endless, "0");
     eventually("the long reply to be under way", || {
         (engine.stats()["running"] == 1).then_some(())
     });
@@ -275,7 +275,10 @@ fn engines_that_schedule_by_priority_get_the_order_where_configured() {
         ("before_all", 800, "1"),
     ];
     for (number, (id, words, priority)) in (1..).zip(requests) {
-        clients.push((id, ask(id, &streamed(long_chat("sim", words, 1)), priority)));
+        clients.push((
+            id,
+            send(id, &streamed(long_chat("sim", words, 1)), priority),
+        ));
         eventually("it to wait in the engine", || {
             (engine.stats()["waiting"] == number).then_some(())
         });
@@ -306,7 +309,7 @@ fn engines_that_schedule_by_priority_get_the_order_where_configured() {
         first_tokens.iter().map(|(_, id)| *id).collect::<Vec<_>>(),
         ["before_all", "first", "second", "last"]
     );
-    routed.router.settled();
+    routed.router.wait_until_idle();
 }
 
 #[test]
@@ -345,21 +348,21 @@ fn a_clients_own_priority_and_an_engine_without_priorities_are_left_unchanged() 
 #[contract("F79")]
 fn an_idle_model_answers_at_once_while_400_requests_wait_for_another_model() {
     let routed = RoutedFleet::with(&[SLOW, &["--speed", "1", "--model", "other"]], "", &[]);
-    let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
     // No two prompts share a prefix: each takes its full time.
     let body = |n| chat("sim", &format!("{n} {}", "word ".repeat(2_000)), 1);
     let others: Vec<_> = (0..450)
-        .map(|n| ask(&routed, &format!("r{n}"), &body(n)))
+        .map(|n| send(&routed, &format!("r{n}"), &body(n)))
         .collect();
     let queued = || metric(&routed.router, "warmroute_queued");
     eventually("400 requests to wait", || (queued() >= 400.0).then_some(()));
     for n in 0..10 {
         let id = format!("idle{n}");
         assert_eq!(
-            ask(&routed, &id, &streamed(chat("other", "hello", 1)))
+            send(&routed, &id, &streamed(chat("other", "hello", 1)))
                 .reply()
                 .status,
             200
@@ -389,13 +392,13 @@ fn a_worker_that_comes_back_takes_waiting_requests_in_their_order() {
     eventually("b to get no request", || {
         (routed.worker("b")["state"] == "draining").then_some(())
     });
-    let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
-    let mut middle = ask(&routed, "middle", &streamed(long_chat("sim", 4_000, 1)));
+    let mut middle = send(&routed, "middle", &streamed(long_chat("sim", 4_000, 1)));
     waiting(&routed.router, 1.0);
-    let mut short = ask(&routed, "short", &streamed(chat("sim", "hello", 1)));
+    let mut short = send(&routed, "short", &streamed(chat("sim", "hello", 1)));
     waiting(&routed.router, 2.0);
     change("resume");
     for client in [&mut short, &mut middle] {

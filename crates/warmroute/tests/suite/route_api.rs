@@ -5,7 +5,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, RawReply, RoutedFleet, RouterQueries, assert_shape, eventually, says, words,
+    Program, RawClient, RawReply, RoutedFleet, RouterQueries, assert_shape, chat_message,
+    eventually, words,
 };
 
 fn call(router: &Program, method: &str, path: &str, body: &Value) -> RawReply {
@@ -33,7 +34,7 @@ fn refused(router: &Program, method: &str, path: &str, body: &Value) -> (u16, St
 
 /// The fields with a prompt of `topic`.
 fn with_prompt(topic: &str, fields: Value) -> Value {
-    let mut body = json!({"model": "sim", "messages": [says("user", &words(topic, 60))]});
+    let mut body = json!({"model": "sim", "messages": [chat_message("user", &words(topic, 60))]});
     for (key, value) in fields.as_object().expect("fields are an object") {
         body[key] = value.clone();
     }
@@ -44,7 +45,7 @@ fn with_prompt(topic: &str, fields: Value) -> Value {
 fn traces(routed: &RoutedFleet) -> Value {
     let router = &routed.router;
     eventually("the running requests to be settled", || {
-        router.receipts().iter().all(is_settled).then_some(())
+        router.receipts().iter().all(is_finished).then_some(())
     });
     let load: Vec<Value> = router
         .workers()
@@ -62,7 +63,7 @@ fn traces(routed: &RoutedFleet) -> Value {
 
 /// Whether a receipt is complete. A reservation's is incomplete until its end, and no request runs
 /// for it.
-fn is_settled(receipt: &Value) -> bool {
+fn is_finished(receipt: &Value) -> bool {
     receipt["route"] == "/v1/route" || !receipt["outcome"].is_null()
 }
 
@@ -78,7 +79,7 @@ fn stable_parts(receipt: &Value) -> Vec<Value> {
 #[contract("DY28")]
 fn a_dry_run_names_the_target_of_the_request_and_leaves_no_trace() {
     let routed = RoutedFleet::start(&[&[], &[], &[]]);
-    routed.chat(&[says("user", &words("warm", 60))], &[]);
+    routed.chat(&[chat_message("user", &words("warm", 60))], &[]);
     let before = traces(&routed);
     for policy in [
         "warm",
@@ -118,7 +119,7 @@ fn a_dry_run_names_the_target_of_the_request_and_leaves_no_trace() {
         );
         assert!(dry.get("reservation").is_none());
         let turn = routed.chat(
-            &[says("user", &words("warm", 60))],
+            &[chat_message("user", &words("warm", 60))],
             &[("x-warmroute-policy", policy)],
         );
         let real = routed.receipt(&turn);
@@ -133,7 +134,10 @@ fn a_dry_run_names_the_target_of_the_request_and_leaves_no_trace() {
 fn a_dry_run_answers_with_a_receipt() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let prompts = [
-        (json!({"messages": [says("user", "hello")]}), "tokens"),
+        (
+            json!({"messages": [chat_message("user", "hello")]}),
+            "tokens",
+        ),
         (json!({"prompt": "hello there"}), "tokens"),
         (json!({"prompt": [5, 6, 7]}), "given"),
         (
@@ -199,14 +203,14 @@ fn a_reservation_holds_its_load_until_it_is_freed() {
         json!({"prefill_tokens": tokens, "decode_blocks": tokens.div_ceil(16)})
     );
 
-    let kept = RawClient::get(
+    let stored = RawClient::get(
         &router.admin(),
         &format!(
             "/admin/decisions/{}",
             receipt["id"].as_str().expect("an id")
         ),
     );
-    assert_eq!(kept.json()["winner"], receipt["winner"]);
+    assert_eq!(stored.json()["winner"], receipt["winner"]);
     assert_eq!(
         refused(router, "POST", "/v1/route", &body),
         (409, "reservation_exists".to_owned())
@@ -251,12 +255,12 @@ fn a_reservation_holds_its_load_until_it_is_freed() {
         (freed.status, freed.json()),
         (200, json!({"request_id": "r/1", "state": "freed"}))
     );
-    router.settled();
-    let settled = router.receipt("r/1");
-    assert_eq!(settled["outcome"]["kind"], "ok");
+    router.wait_until_idle();
+    let finished = router.receipt("r/1");
+    assert_eq!(finished["outcome"]["kind"], "ok");
     assert!(
-        settled["outcome"]["ttft_ms"].as_f64() <= settled["outcome"]["duration_ms"].as_f64(),
-        "{settled:#}"
+        finished["outcome"]["ttft_ms"].as_f64() <= finished["outcome"]["duration_ms"].as_f64(),
+        "{finished:#}"
     );
 
     let unknown = (404, "reservation_not_found".to_owned());
@@ -309,7 +313,7 @@ fn a_reservation_without_a_call_expires() {
     let env = [("WARMROUTE_ROUTING__RESERVATION_TTL", "50ms")];
     let router = Program::serve_with_env(&[engine.url()], &[], &env).ready(1);
     route(&router, &with_prompt("late", json!({"request_id": "r1"})));
-    router.settled();
+    router.wait_until_idle();
     let unknown = (404, "reservation_not_found".to_owned());
     assert_eq!(
         refused(
@@ -345,15 +349,15 @@ fn a_reservation_on_a_worker_that_goes_away_is_freed() {
 fn potential_loads_give_the_load_that_every_target_would_have() {
     let routed = RoutedFleet::start(&[&[], &["--dp-size", "2"]]);
     let router = &routed.router;
-    let held = route(
+    let reserved = route(
         router,
         &with_prompt("held", json!({"request_id": "r1", "worker": "b/1"})),
     );
     assert_eq!(
-        (&held["method"], &held["winner"]),
+        (&reserved["method"], &reserved["winner"]),
         (&json!("pinned"), &json!({"worker": "b", "dp_rank": 1}))
     );
-    let held_tokens = held["prompt"]["tokens"].as_u64().expect("tokens");
+    let reserved_tokens = reserved["prompt"]["tokens"].as_u64().expect("tokens");
     let before = traces(&routed);
     let ids: Vec<u32> = (0..100).collect();
     let reply = call(
@@ -367,8 +371,8 @@ fn potential_loads_give_the_load_that_every_target_would_have() {
         json!({"loads": [
             {"worker_id": "a", "dp_rank": 0, "potential_prefill_tokens": 100, "potential_decode_blocks": 7},
             {"worker_id": "b", "dp_rank": 0, "potential_prefill_tokens": 100, "potential_decode_blocks": 7},
-            {"worker_id": "b", "dp_rank": 1, "potential_prefill_tokens": 100 + held_tokens,
-             "potential_decode_blocks": 7 + held_tokens.div_ceil(16)},
+            {"worker_id": "b", "dp_rank": 1, "potential_prefill_tokens": 100 + reserved_tokens,
+             "potential_decode_blocks": 7 + reserved_tokens.div_ceil(16)},
         ]})
     );
     let again = call(
@@ -381,7 +385,7 @@ fn potential_loads_give_the_load_that_every_target_would_have() {
     // The same prompt once more: its whole blocks exist, and only its last, partial one would be
     // new.
     assert!(
-        last["potential_decode_blocks"].as_u64() <= Some(held_tokens.div_ceil(16) + 1),
+        last["potential_decode_blocks"].as_u64() <= Some(reserved_tokens.div_ceil(16) + 1),
         "{last}"
     );
     assert_eq!(traces(&routed), before);
@@ -393,28 +397,28 @@ fn the_body_overrides_headers_and_configuration() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
     let router = &routed.router;
     let weight = |receipt: &Value| receipt["candidates"][0]["terms"]["overlap_weight"].clone();
-    let ask = |headers: &[(&str, &str)], fields: Value| {
+    let send = |headers: &[(&str, &str)], fields: Value| {
         let body = with_prompt("over", fields).to_string();
         RawClient::post_with(&router.data(), "/v1/route", headers, body.as_bytes()).json()
     };
-    assert_eq!(weight(&ask(&[], json!({}))), 1.0);
+    assert_eq!(weight(&send(&[], json!({}))), 1.0);
     let header = [
         ("x-warmroute-overlap-weight", "3"),
         ("x-warmroute-policy", "KV"),
     ];
-    assert_eq!(weight(&ask(&header, json!({}))), 3.0);
+    assert_eq!(weight(&send(&header, json!({}))), 3.0);
     let body = json!({"router_config_override": {"overlap_score_weight": 0.5}});
-    assert_eq!(weight(&ask(&header, body)), 0.5);
+    assert_eq!(weight(&send(&header, body)), 0.5);
     assert_eq!(
-        ask(&header, json!({"policy": "round-robin"}))["policy"],
+        send(&header, json!({"policy": "round-robin"}))["policy"],
         "round_robin"
     );
-    let pinned = ask(&[("x-warmroute-worker", "a")], json!({"worker": "b"}));
+    let pinned = send(&[("x-warmroute-worker", "a")], json!({"worker": "b"}));
     assert_eq!(
         (&pinned["winner"]["worker"], &pinned["method"]),
         (&json!("b"), &json!("pinned"))
     );
-    let spared = ask(&[], json!({"exclude": ["a", "long-gone"]}));
+    let spared = send(&[], json!({"exclude": ["a", "long-gone"]}));
     assert_eq!(spared["winner"]["worker"], "b");
     assert_eq!(
         spared["excluded"],
@@ -425,33 +429,33 @@ fn the_body_overrides_headers_and_configuration() {
 #[test]
 fn workers_and_single_ranks_may_be_excluded() {
     let routed = RoutedFleet::start(&[&[], &["--dp-size", "2"]]);
-    let ask = |exclude: Value| {
+    let send = |exclude: Value| {
         route(
             &routed.router,
             &with_prompt("spare", json!({"exclude": exclude})),
         )
     };
     assert_eq!(
-        ask(json!(["a", "b/0"]))["winner"],
+        send(json!(["a", "b/0"]))["winner"],
         json!({"worker": "b", "dp_rank": 1})
     );
     assert_eq!(
-        ask(json!(["b"]))["winner"],
+        send(json!(["b"]))["winner"],
         json!({"worker": "a", "dp_rank": 0})
     );
-    let unknown = ask(json!(["a/1", "b/2", "b/x", "/"]));
+    let unknown = send(json!(["a/1", "b/2", "b/x", "/"]));
     assert_eq!(
         (&unknown["excluded"], &unknown["candidates_total"]),
         (&json!([]), &json!(3))
     );
-    let held = route(
+    let reserved = route(
         &routed.router,
         &with_prompt(
             "spare",
             json!({"exclude": ["a/0", "b/1"], "request_id": "r1"}),
         ),
     );
-    assert_eq!(held["winner"], json!({"worker": "b", "dp_rank": 0}));
+    assert_eq!(reserved["winner"], json!({"worker": "b", "dp_rank": 0}));
 }
 
 #[test]
@@ -524,7 +528,7 @@ fn a_query_without_an_answer_gets_the_reason() {
         (reading.status, reading.header("allow")),
         (405, Some("DELETE, POST"))
     );
-    routed.router.settled();
+    routed.router.wait_until_idle();
 }
 
 #[test]
@@ -549,12 +553,12 @@ fn reservations_require_a_client_key() {
 fn operators_may_query_but_not_reserve() {
     let routed = RoutedFleet::start(&[&[]]);
     let before = traces(&routed);
-    let ask = |fields: Value| {
+    let send = |fields: Value| {
         let body = with_prompt("admin", fields).to_string();
         RawClient::post(&routed.router.admin(), "/v1/route", body.as_bytes())
     };
-    assert_eq!(ask(json!({})).json()["dry_run"], true);
-    let reserving = ask(json!({"request_id": "r1"}));
+    assert_eq!(send(json!({})).json()["dry_run"], true);
+    let reserving = send(json!({"request_id": "r1"}));
     assert_eq!(
         (reserving.status, reserving.error_code()),
         (400, "invalid_request".to_owned())

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Program, RawClient, RoutedFleet, RoutedReply, RouterQueries, ScriptedEngine, ScriptedReply,
-    eventually, json_reply, says, words,
+    chat_message, eventually, json_reply, words,
 };
 
 /// The tokens of the prompt that the winner of a receipt holds, by tier.
@@ -33,16 +33,16 @@ fn assert_exact(turn: &RoutedReply) {
 fn a_chat_stays_on_its_warm_engine_and_every_prediction_is_exact() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let mut chats: Vec<(Vec<Value>, Vec<RoutedReply>)> = ["red", "blue"]
-        .map(|topic| (vec![says("system", &words(topic, 40))], Vec::new()))
+        .map(|topic| (vec![chat_message("system", &words(topic, 40))], Vec::new()))
         .into();
     for n in 0..4 {
         for (messages, turns) in &mut chats {
-            messages.push(says(
+            messages.push(chat_message(
                 "user",
                 &words(&format!("turn{n}of{}", turns.len()), 10),
             ));
             let turn = routed.chat(messages, &[]);
-            messages.push(says("assistant", &turn.text));
+            messages.push(chat_message("assistant", &turn.text));
             turns.push(turn);
         }
     }
@@ -160,7 +160,7 @@ fn events_in_the_older_layouts_give_the_same_index_even_after_a_router_restart()
         "old",
     ];
     let mut routed = RoutedFleet::start(&[&old, &[]]);
-    let chats = ["old", "new"].map(|topic| [says("user", &words(topic, 60))]);
+    let chats = ["old", "new"].map(|topic| [chat_message("user", &words(topic, 60))]);
     let first: Vec<RoutedReply> = chats
         .iter()
         .map(|messages| routed.chat(messages, &[]))
@@ -211,23 +211,23 @@ fn a_worker_behind_a_unix_socket_works_with_events_over_ipc() {
     let name = format!("unix:{}", http.trim_start_matches('/').replace('/', "-"));
     assert_eq!(router.workers()[0]["name"], name);
     let chat = json!({
-        "model": "sim", "messages": [says("user", &words("socket", 40))], "max_tokens": 4, "ignore_eos": true,
+        "model": "sim", "messages": [chat_message("user", &words("socket", 40))], "max_tokens": 4, "ignore_eos": true,
     });
-    let ask = || {
+    let send = || {
         RawClient::post(
             &router.data(),
             "/v1/chat/completions",
             chat.to_string().as_bytes(),
         )
     };
-    assert_eq!(ask().header("x-warmroute-worker"), Some(&*name));
+    assert_eq!(send().header("x-warmroute-worker"), Some(&*name));
     eventually("the events to arrive", || {
         (router.workers()[0]["warm_blocks"]["device"] != 0).then_some(())
     });
     eventually("the stream to be live", || {
         (router.workers()[0]["cache_source"] == "events").then_some(())
     });
-    let predicted = ask()
+    let predicted = send()
         .header("x-warmroute-predicted-cached-tokens")
         .map(str::to_owned);
     assert!(
@@ -240,7 +240,7 @@ fn a_worker_behind_a_unix_socket_works_with_events_over_ipc() {
 #[contract("V19")]
 fn evicted_blocks_are_not_predicted() {
     let routed = RoutedFleet::start(&[&["--kv-blocks", "48"]]);
-    let chat = |topic: &str| routed.chat(&[says("user", &words(topic, 60))], &[]);
+    let chat = |topic: &str| routed.chat(&[chat_message("user", &words(topic, 60))], &[]);
     assert_exact(&chat("kept"));
     let warm = chat("kept");
     assert_exact(&warm);
@@ -256,7 +256,7 @@ fn evicted_blocks_are_not_predicted() {
 #[test]
 fn blocks_in_host_memory_count_as_host_blocks() {
     let routed = RoutedFleet::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"]]);
-    let chat = |topic: &str| routed.chat(&[says("user", &words(topic, 60))], &[]);
+    let chat = |topic: &str| routed.chat(&[chat_message("user", &words(topic, 60))], &[]);
     assert_exact(&chat("kept"));
     for topic in ["one", "two", "three", "four"] {
         assert_exact(&chat(topic));
@@ -273,13 +273,13 @@ fn blocks_in_host_memory_count_as_host_blocks() {
 #[contract("V12")]
 fn a_cache_cleared_by_the_engine_is_cleared_in_the_index() {
     let routed = RoutedFleet::start(&[&[]]);
-    let messages = [says("user", &words("gone", 60))];
+    let messages = [chat_message("user", &words("gone", 60))];
     routed.chat(&messages, &[]);
     assert_ne!(routed.worker("a")["warm_blocks"]["device"], 0);
     let reset = RawClient::post(&routed.engines[0].data(), "/reset_prefix_cache", b"");
     assert_eq!(reset.json()["success"], true);
     // Like vLLM, the engine announces the reset with the events of its next step.
-    let other = routed.chat(&[says("user", "hi")], &[]);
+    let other = routed.chat(&[chat_message("user", "hi")], &[]);
     assert!(
         routed.worker("a")["warm_blocks"]["device"].as_u64()
             <= Some(other.prompt_tokens.div_ceil(16) + 2)
@@ -297,7 +297,7 @@ fn a_cache_cleared_by_the_engine_is_cleared_in_the_index() {
 fn a_burst_follows_its_first_request_before_any_event_arrives() {
     let slow = ["--speed", "1", "--prefill-tps", "800"];
     let routed = RoutedFleet::start(&[&slow, &slow]);
-    let messages = [says("user", &words("burst", 300))];
+    let messages = [chat_message("user", &words("burst", 300))];
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| routed.chat(&messages, &[]));
         eventually("the first request to be placed", || {
@@ -338,7 +338,7 @@ fn an_engine_without_events_is_predicted_from_the_requests_sent_to_it() {
     let routed = RoutedFleet::start(&[&["--no-kv-events"], &["--no-kv-events"]]);
     assert!(routed.streams().is_empty());
     assert_eq!(routed.worker("a")["cache_source"], "predicted");
-    let messages = [says("user", &words("unseen", 60))];
+    let messages = [chat_message("user", &words("unseen", 60))];
     let first = routed.chat(&messages, &[]);
     for _ in 0..3 {
         let again = routed.chat(&messages, &[]);
@@ -358,12 +358,12 @@ fn without_a_tokenizer_a_chat_is_matched_by_its_text() {
         "models: {entries: {sim: {tokenizer: none}}}\n",
         &[],
     );
-    let mut messages = vec![says("system", &words("plain", 60))];
+    let mut messages = vec![chat_message("system", &words("plain", 60))];
     let mut workers = Vec::new();
     for n in 0..3 {
-        messages.push(says("user", &words(&format!("turn{n}of"), 20)));
+        messages.push(chat_message("user", &words(&format!("turn{n}of"), 20)));
         let turn = routed.chat(&messages, &[]);
-        messages.push(says("assistant", &turn.text));
+        messages.push(chat_message("assistant", &turn.text));
         let prompt = routed.receipt(&turn)["prompt"].clone();
         assert_eq!(
             (&prompt["source"], &prompt["exact"]),
@@ -382,7 +382,7 @@ fn without_a_tokenizer_a_chat_is_matched_by_its_text() {
 #[test]
 fn a_request_may_name_its_worker_and_its_policy() {
     let routed = RoutedFleet::start(&[&[], &[]]);
-    let messages = [says("user", "hello")];
+    let messages = [chat_message("user", "hello")];
     for name in ["b", "a", "b", "b/0"] {
         let turn = routed.chat(&messages, &[("x-warmroute-worker", name)]);
         assert_eq!(turn.worker, name.trim_end_matches("/0"));
@@ -424,7 +424,7 @@ fn a_request_may_name_its_worker_and_its_policy() {
 #[test]
 fn round_robin_ignores_warm_caches() {
     let routed = RoutedFleet::with(&[&[], &[], &[]], "", &["--policy", "round_robin"]);
-    let messages = [says("user", &words("again", 30))];
+    let messages = [chat_message("user", &words("again", 30))];
     let order: String = (0..7).map(|_| routed.chat(&messages, &[]).worker).collect();
     assert_eq!(order, "abcabca");
 }
@@ -434,12 +434,18 @@ fn round_robin_ignores_warm_caches() {
 fn kv_aware_takes_the_longest_prefix_and_without_one_the_least_loaded() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--policy", "kv_aware"]);
     let (head, tail) = (words("head", 40), words("tail", 40));
-    routed.chat(&[says("user", &head)], &[("x-warmroute-worker", "a")]);
     routed.chat(
-        &[says("user", &format!("{head}{tail}"))],
+        &[chat_message("user", &head)],
+        &[("x-warmroute-worker", "a")],
+    );
+    routed.chat(
+        &[chat_message("user", &format!("{head}{tail}"))],
         &[("x-warmroute-worker", "b")],
     );
-    let more = routed.chat(&[says("user", &format!("{head}{tail}and more"))], &[]);
+    let more = routed.chat(
+        &[chat_message("user", &format!("{head}{tail}and more"))],
+        &[],
+    );
     assert_exact(&more);
     assert_eq!(more.worker, "b");
 }
@@ -465,7 +471,7 @@ fn a_decision_sends_no_query_to_any_service() {
     )
     .ready(1);
 
-    let ask = |n: u32| {
+    let send = |n: u32| {
         let body = json!({"model": "m", "prompt": words(&format!("topic{n}"), 80)}).to_string();
         let mut client = RawClient::connect(&router.data());
         client.send(
@@ -476,14 +482,14 @@ fn a_decision_sends_no_query_to_any_service() {
         );
         assert_eq!(client.reply().status, 200);
     };
-    ask(0);
-    let before = engine.questions();
+    send(0);
+    let before = engine.probes();
     for n in 1..=100 {
-        ask(n);
+        send(n);
     }
     // The router's checks of a new worker, and its periodic ones, are independent of requests.
-    let questions = engine.questions() - before;
-    assert!(questions < 50, "{questions} questions for 100 requests");
+    let probes = engine.probes() - before;
+    assert!(probes < 50, "{probes} questions for 100 requests");
     assert_eq!(engine.requests(), 101);
     let receipt = router.receipt("n100");
     assert_eq!(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{RawClient, RawReply, RoutedFleet, RoutedReply, says, words};
+use crate::harness::{RawClient, RawReply, RoutedFleet, RoutedReply, chat_message, words};
 
 /// A client's conversation: all messages so far.
 struct Conversation(Vec<Value>);
@@ -13,8 +13,8 @@ struct Conversation(Vec<Value>);
 impl Conversation {
     fn begin(topic: &str) -> Self {
         Self(vec![
-            says("system", &words("shared", 40)),
-            says("user", &words(topic, 12)),
+            chat_message("system", &words("shared", 40)),
+            chat_message("user", &words(topic, 12)),
         ])
     }
 
@@ -23,9 +23,11 @@ impl Conversation {
         let body = json!({"model": "sim", "messages": self.0, "max_tokens": 4, "ignore_eos": true});
         let reply = RawClient::chat(&routed.router.data(), &body).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
-        self.0.push(says("assistant", &words("reply", 6)));
-        self.0
-            .push(says("user", &format!("and then, {}?", self.0.len())));
+        self.0.push(chat_message("assistant", &words("reply", 6)));
+        self.0.push(chat_message(
+            "user",
+            &format!("and then, {}?", self.0.len()),
+        ));
         reply
     }
 
@@ -111,10 +113,10 @@ fn an_unnamed_conversation_stays_on_its_engine_and_settles_on_another_if_that_di
 fn a_whole_name_is_a_session_and_the_configured_headers_come_first() {
     let config = "  policy: random\n  session: {mode: hard, headers: [X-Room]}\n";
     let routed = RoutedFleet::with(&[&[], &[], &[]], config, &[]);
-    let ask =
+    let send =
         |headers: &[(&str, &str)]| routed.completion(json!({"prompt": words("a", 20)}), headers);
     let session = |turn: &RoutedReply| routed.receipt(turn)["session"].clone();
-    let room = ask(&[("x-room", "session-1")]);
+    let room = send(&[("x-room", "session-1")]);
     for headers in [
         &[("x-room", "session-1")][..],
         &[
@@ -124,16 +126,16 @@ fn a_whole_name_is_a_session_and_the_configured_headers_come_first() {
         &[("x-claude-code-session-id", "session-1")],
         &[("session_id", "session-1")],
     ] {
-        let again = ask(headers);
+        let again = send(headers);
         assert_eq!(
             (again.worker.as_str(), session(&again)),
             (room.worker.as_str(), session(&room)),
             "{headers:?}"
         );
     }
-    assert_ne!(session(&ask(&[("x-room", "session-12")])), session(&room));
+    assert_ne!(session(&send(&[("x-room", "session-12")])), session(&room));
     assert_ne!(
-        session(&ask(&[("x-session-id", "session-1")])),
+        session(&send(&[("x-session-id", "session-1")])),
         session(&room),
         "that header is not configured here"
     );

@@ -5,7 +5,9 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Program, RawClient, RoutedFleet, RouterQueries as _, eventually, says, words},
+    harness::{
+        Program, RawClient, RoutedFleet, RouterQueries as _, chat_message, eventually, words,
+    },
     prefix_stream::PrefixStream,
     redis_server::RedisServer,
 };
@@ -49,7 +51,10 @@ fn config(redis: &RedisServer, source: &str) -> String {
 
 /// The worker of a request with this system prompt. The request never fails.
 fn worker_for(router: &Program, system: &str) -> String {
-    let messages = [says("system", system), says("user", "hello")];
+    let messages = [
+        chat_message("system", system),
+        chat_message("user", "hello"),
+    ];
     let reply = RawClient::chat(
         &router.data(),
         &json!({"model": "sim", "messages": messages, "max_tokens": 1}),
@@ -99,7 +104,7 @@ fn two_routers_route_by_a_prefix_that_one_of_them_learned() {
         until_degraded(router, &json!([]));
     }
     let (prompt, home) = prompt(&pair);
-    pair.events.say("cache_created", &prompt, 4_000);
+    pair.events.publish("cache_created", &prompt, 4_000);
     for router in pair.routers() {
         until_sent(router, &prompt, "b");
     }
@@ -118,7 +123,7 @@ fn two_routers_route_by_a_prefix_that_one_of_them_learned() {
     );
     assert!(other["index"]["total_hits"].as_u64() > Some(0));
 
-    pair.events.say("cache_evicted", &prompt, 4_000);
+    pair.events.publish("cache_evicted", &prompt, 4_000);
     for router in pair.routers() {
         until_sent(router, &prompt, &home);
     }
@@ -131,7 +136,7 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
     let mut redis = RedisServer::start();
     let pair = RouterPair::start(&redis);
     let (prompt, home) = prompt(&pair);
-    pair.events.say("cache_created", &prompt, 4_000);
+    pair.events.publish("cache_created", &prompt, 4_000);
     until_sent(&pair.other, &prompt, "b");
     let away = |pair: &RouterPair| {
         for router in pair.routers() {

@@ -281,7 +281,7 @@ fn redis_stopped_or_killed_costs_no_request_and_delays_few() {
         (3, 3, "engine_tokenize")
     );
     shared.key();
-    let ask = |shared: &SharedTokensFixture, what: &str| {
+    let send = |shared: &SharedTokensFixture, what: &str| {
         let begun = Stopwatch::start();
         for n in 0..10 {
             let id = format!("{what} {n}");
@@ -300,10 +300,10 @@ fn redis_stopped_or_killed_costs_no_request_and_delays_few() {
         );
     };
     shared.redis.pause();
-    ask(&shared, "stopped");
+    send(&shared, "stopped");
     shared.redis.resume();
     shared.redis.kill();
-    ask(&shared, "killed");
+    send(&shared, "killed");
     // Locally cached tokens stay usable.
     assert_eq!(
         counted(&prompt(&router, "known", "before")),

@@ -246,7 +246,7 @@ fn a_file_that_cannot_be_written_ends_with_1_after_the_report() {
 #[test]
 fn a_key_of_the_configuration_changes_what_is_simulated() {
     let agents = "synthetic:agents?runs=40&minutes=1";
-    let held = |settings: &[&str]| {
+    let queued = |settings: &[&str]| {
         let flags = [
             &[
                 "--policy",
@@ -263,10 +263,10 @@ fn a_key_of_the_configuration_changes_what_is_simulated() {
             .as_f64()
             .unwrap()
     };
-    assert!(held(&[]) > 0.0);
-    assert_eq!(held(&["--set", "queue.enabled=false"]), 0.0);
+    assert!(queued(&[]) > 0.0);
+    assert_eq!(queued(&["--set", "queue.enabled=false"]), 0.0);
     assert_eq!(
-        held(&["--set", "queue.hold_above=3600s", "--set", "queue.ageing=1"]),
+        queued(&["--set", "queue.hold_above=3600s", "--set", "queue.ageing=1"]),
         0.0
     );
 }

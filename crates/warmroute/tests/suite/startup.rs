@@ -406,8 +406,8 @@ fn a_worker_that_starts_later_is_used_once_it_is_up() {
     let chat =
         json!({"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
             .to_string();
-    let ask = || RawClient::post(&router.data(), "/v1/chat/completions", chat.as_bytes());
-    let reply = ask();
+    let send = || RawClient::post(&router.data(), "/v1/chat/completions", chat.as_bytes());
+    let reply = send();
     assert_eq!(reply.status, 503);
     assert_eq!(reply.json()["error"]["code"], "no_worker");
     assert_eq!(reply.json()["error"]["type"], "overloaded_error");

@@ -35,7 +35,7 @@ fn absent_worker() -> String {
     format!("w=http://{}", listener.local_addr().expect("an address"))
 }
 
-fn ask(client: &mut RawClient, path: &str, body: &str) -> RawReply {
+fn post(client: &mut RawClient, path: &str, body: &str) -> RawReply {
     client.send("POST", path, &[], body.as_bytes());
     client.reply()
 }
@@ -61,7 +61,7 @@ fn every_recorded_prompt_and_chat_gets_the_engines_ids_over_http() {
             }
         };
         body["model"] = "tiny".into();
-        let reply = ask(&mut client, "/tokenize", &body.to_string());
+        let reply = post(&mut client, "/tokenize", &body.to_string());
         assert_eq!(reply.status, line["status"], "{body}");
         assert_eq!(
             reply.header("x-warmroute-worker"),
@@ -81,7 +81,7 @@ fn every_recorded_prompt_and_chat_gets_the_engines_ids_over_http() {
         if line["kind"] == "prompt" {
             let body = json!({"model": "tiny", "tokens": line["tokens"]}).to_string();
             assert_eq!(
-                ask(&mut client, "/detokenize", &body).json(),
+                post(&mut client, "/detokenize", &body).json(),
                 json!({"prompt": line["detokenized"]})
             );
         }
@@ -100,7 +100,7 @@ fn tokens_and_text_are_served_without_a_worker_and_refused_where_the_engine_refu
             line["route"].as_str().expect("a route"),
             line["body"].as_str().expect("a body"),
         );
-        let reply = ask(&mut client, route, body);
+        let reply = post(&mut client, route, body);
         match reply.status {
             200 => {
                 let mut expected = line["reply"].clone();
@@ -205,7 +205,7 @@ fn without_a_tokenizer_tokenize_goes_to_a_worker_and_its_cache_is_not_credited()
         (reply.status, reply.text().as_str()),
         (400, r#"{"error":{"message":"no"}}"#)
     );
-    router.settled();
+    router.wait_until_idle();
 }
 
 #[test]

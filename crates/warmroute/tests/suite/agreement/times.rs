@@ -148,13 +148,13 @@ fn over_sockets(fleet: AgreementFleet, workload: &AgreementWorkload) -> TimeFigu
 fn first_token_times(routed: &RoutedFleet, workload: &AgreementWorkload) -> Vec<Duration> {
     let (address, begun) = (routed.router.data(), Stopwatch::start());
     thread::scope(|scope| {
-        let ask = |request| {
+        let send = |request| {
             let (address, body) = (address.clone(), workload.body(request).to_string());
             let arrival = Duration::from_millis(workload.arrival_ms(request));
             thread::sleep(arrival.saturating_sub(begun.elapsed()));
             scope.spawn(move || first_token(&address, &body))
         };
-        let clients: Vec<_> = (0..workload.len()).map(ask).collect();
+        let clients: Vec<_> = (0..workload.len()).map(send).collect();
         clients
             .into_iter()
             .map(|thread| thread.join().unwrap())

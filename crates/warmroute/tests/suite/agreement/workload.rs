@@ -33,8 +33,8 @@ impl AgreementWorkload {
 
     /// The same requests, far enough apart that no two overlap.
     pub(crate) fn one_by_one(mut self) -> Self {
-        for (place, line) in self.lines.iter_mut().enumerate() {
-            line["timestamp"] = json!(place * 1_000_000);
+        for (index, line) in self.lines.iter_mut().enumerate() {
+            line["timestamp"] = json!(index * 1_000_000);
         }
         self
     }
@@ -80,7 +80,7 @@ fn tokens(line: &Value) -> Vec<u64> {
         .iter()
         .map(|id| id.as_u64().unwrap());
     blocks
-        .flat_map(|id| (0..u64::from(BLOCK)).map(move |place| id * u64::from(BLOCK) + place))
+        .flat_map(|id| (0..u64::from(BLOCK)).map(move |index| id * u64::from(BLOCK) + index))
         .take(length)
         .collect()
 }

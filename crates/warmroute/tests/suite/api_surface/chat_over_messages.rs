@@ -21,7 +21,7 @@ fn served(yaml: &str) -> (ScriptedEngine, Program) {
     (engine, router)
 }
 
-fn ask(router: &Program, body: &str) -> RawReply {
+fn send(router: &Program, body: &str) -> RawReply {
     RawClient::post(&router.data(), "/v1/chat/completions", body.as_bytes())
 }
 
@@ -31,7 +31,7 @@ fn a_chat_is_sent_as_a_message_and_returned_as_a_completion() {
     let (engine, router) = served("");
     let reply_body = r#"{"id":"msg_1","type":"message","model":"m","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"cache_read_input_tokens":8,"output_tokens":2}}"#;
     engine.script(ScriptedReply::whole(json_reply("200 OK", "", reply_body)));
-    let reply = ask(&router, CHAT);
+    let reply = send(&router, CHAT);
     let seen = engine.next_request();
     assert_eq!(
         (seen.line().as_str(), &*String::from_utf8_lossy(&seen.body)),
@@ -56,7 +56,7 @@ fn a_chat_is_sent_as_a_message_and_returned_as_a_completion() {
     assert_eq!(body["usage"]["prompt_tokens"], 11);
     assert!(body["created"].as_u64() > Some(1_700_000_000));
     assert_eq!(reply.header("request-id"), None);
-    router.settled();
+    router.wait_until_idle();
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn message_events_become_chunks_and_a_cut_stream_has_no_end() {
         r#""max_tokens":9,"stream":true,"stream_options":{"include_usage":true}"#,
     );
     engine.script(ScriptedReply::whole(stream_reply(&[&begun, &ended])));
-    let reply = ask(&router, &body);
+    let reply = send(&router, &body);
     assert!(reply.clean);
     let text = reply.text();
     assert!(
@@ -111,7 +111,7 @@ fn message_events_become_chunks_and_a_cut_stream_has_no_end() {
         ScriptedReply::whole(stream_reply(&[&begun])),
     ] {
         engine.script(cut);
-        let reply = ask(&router, &body);
+        let reply = send(&router, &body);
         assert!(
             !reply.clean && !reply.text().contains("[DONE]"),
             "{}",
@@ -123,7 +123,7 @@ fn message_events_become_chunks_and_a_cut_stream_has_no_end() {
             reply.text()
         );
     }
-    router.settled();
+    router.wait_until_idle();
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn errors_have_the_clients_format_and_system_prompts_are_marked_where_configured
     for (status, code) in [("400 Bad Request", 400), ("429 Too Many Requests", 429)] {
         let reply_body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"no such thing"}}"#;
         engine.script(ScriptedReply::whole(json_reply(status, "", reply_body)));
-        let reply = ask(&router, CHAT);
+        let reply = send(&router, CHAT);
         assert_eq!(
             (reply.status, reply.error_code().as_str()),
             (code, "invalid_request_error")
@@ -149,10 +149,10 @@ fn errors_have_the_clients_format_and_system_prompts_are_marked_where_configured
         sent["system"][0]["cache_control"],
         json!({"type": "ephemeral"})
     );
-    let reply = ask(&router, &CHAT.replace("\"max_tokens\":9", "\"n\":2"));
+    let reply = send(&router, &CHAT.replace("\"max_tokens\":9", "\"n\":2"));
     assert_eq!(
         (reply.status, reply.error_code().as_str()),
         (400, "invalid_request")
     );
-    router.settled();
+    router.wait_until_idle();
 }

@@ -62,7 +62,7 @@ fn a_whole_reply_and_its_request_cross_every_route_byte_for_byte() {
             reply.header("x-warmroute-worker").is_some() && reply.header("request-id").is_none()
         );
     }
-    pair.router_settles();
+    pair.wait_until_idle();
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_stream_and_its_request_cross_every_route_byte_for_byte() {
         assert_eq!((reply.status, reply.clean), (200, true));
         assert_eq!(reply.body, pieces.concat(), "{path}");
     }
-    pair.router_settles();
+    pair.wait_until_idle();
 }
 
 #[test]
@@ -205,5 +205,5 @@ fn load_of_requests_without_generation_is_counted_and_freed() {
         receipt["reserved"]["prefill_tokens"].as_u64() > Some(500),
         "{receipt}"
     );
-    pair.router_settles();
+    pair.wait_until_idle();
 }

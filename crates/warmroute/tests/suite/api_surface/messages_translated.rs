@@ -62,7 +62,7 @@ fn a_message_is_sent_as_a_chat_and_returned_as_a_message() {
         );
         assert_eq!(receipt["prompt"]["source"], "text_prefix");
     }
-    pair.router_settles();
+    pair.wait_until_idle();
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn chat_chunks_become_message_events() {
         bodies.push(reply.body);
     }
     assert_eq!(bodies[0], bodies[1]);
-    pair.router_settles();
+    pair.wait_until_idle();
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn an_incomplete_message_stream_ends_with_one_error_event_and_uncleanly() {
         );
         assert_eq!(pair.receipt(&reply)["outcome"]["kind"], "upstream_error");
     }
-    pair.router_settles();
+    pair.wait_until_idle();
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_message_that_no_chat_can_express_is_refused_before_anything_is_sent() {
     );
     assert!(reply.text().contains("tools[0]"), "{}", reply.text());
     assert_eq!(pair.engine.requests(), 0);
-    pair.router_settles();
+    pair.wait_until_idle();
 }
 
 #[test]
@@ -265,5 +265,5 @@ fn a_long_reply_is_translated_and_an_endless_one_is_refused() {
         (reply.status, reply.json()["error"]["type"].as_str()),
         (502, Some("api_error"))
     );
-    pair.router_settles();
+    pair.wait_until_idle();
 }

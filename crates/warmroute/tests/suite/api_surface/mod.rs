@@ -57,8 +57,8 @@ impl RoutedEngine {
     }
 
     /// Waits until the router holds no state of any request.
-    fn router_settles(&self) {
-        self.router.settled();
+    fn wait_until_idle(&self) {
+        self.router.wait_until_idle();
     }
 
     /// Sends a request; returns the engine's request and the client's reply.

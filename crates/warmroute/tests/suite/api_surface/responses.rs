@@ -72,22 +72,25 @@ fn a_continued_response_goes_to_the_worker_that_stores_it() {
                 whole
             }));
         }
-        let ask = |previous: &str| {
+        let send = |previous: &str| {
             format!(r#"{{"model":"m","input":"hi","stream":{streamed}{previous}}}"#)
         };
-        let first = worker_of(&router, &ask(""));
-        let second = worker_of(&router, &ask(""));
+        let first = worker_of(&router, &send(""));
+        let second = worker_of(&router, &send(""));
         assert_ne!(first, second);
         for (worker, id) in [("a", "resp_a"), ("b", "resp_b")] {
             for _ in 0..3 {
                 assert_eq!(
-                    worker_of(&router, &ask(&format!(r#","previous_response_id":"{id}""#))),
+                    worker_of(
+                        &router,
+                        &send(&format!(r#","previous_response_id":"{id}""#))
+                    ),
                     worker
                 );
             }
         }
         // An unknown id is routed like any other request.
-        let unknown = ask(r#","previous_response_id":"resp_x""#);
+        let unknown = send(r#","previous_response_id":"resp_x""#);
         assert_ne!(worker_of(&router, &unknown), worker_of(&router, &unknown));
     }
 }

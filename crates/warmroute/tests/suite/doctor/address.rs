@@ -13,7 +13,7 @@ use crate::harness::{Program, ScriptedEngine, ScriptedReply, json_reply};
 struct SubfolderEngine;
 
 impl FrontBehavior for SubfolderEngine {
-    fn ask(&self, request: &mut FrontRequest) -> Option<Vec<u8>> {
+    fn on_request(&self, request: &mut FrontRequest) -> Option<Vec<u8>> {
         match request.path.strip_prefix("/llm") {
             Some(path) => {
                 request.path = path.to_owned();

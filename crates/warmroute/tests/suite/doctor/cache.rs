@@ -46,7 +46,7 @@ fn usage_details_off() {
 struct SaltDroppingFront;
 
 impl FrontBehavior for SaltDroppingFront {
-    fn ask(&self, request: &mut FrontRequest) -> Option<Vec<u8>> {
+    fn on_request(&self, request: &mut FrontRequest) -> Option<Vec<u8>> {
         if let Some(body) = request.body.as_object_mut() {
             body.remove("cache_salt");
         }
@@ -72,7 +72,7 @@ enum Adapter {
 }
 
 impl FrontBehavior for Adapter {
-    fn ask(&self, request: &mut FrontRequest) -> Option<Vec<u8>> {
+    fn on_request(&self, request: &mut FrontRequest) -> Option<Vec<u8>> {
         if request.body["model"] != "ad1" {
             return None;
         }

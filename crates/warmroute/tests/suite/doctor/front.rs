@@ -24,7 +24,7 @@ pub(crate) struct FrontRequest {
 /// Changes to requests and replies.
 pub(crate) trait FrontBehavior: Send + Sync + 'static {
     /// Changes a request; a returned reply replaces the engine's.
-    fn ask(&self, _request: &mut FrontRequest) -> Option<Vec<u8>> {
+    fn on_request(&self, _request: &mut FrontRequest) -> Option<Vec<u8>> {
         None
     }
 
@@ -83,10 +83,10 @@ fn serve(mut client: TcpStream, engine: &str, behavior: &dyn FrontBehavior) -> O
         path,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     };
-    if let Some(reply) = behavior.ask(&mut incoming) {
+    if let Some(reply) = behavior.on_request(&mut incoming) {
         return client.write_all(&reply).ok();
     }
-    let kept = |line: &&str| {
+    let is_forwarded = |line: &&str| {
         let name = line
             .split(':')
             .next()
@@ -95,7 +95,7 @@ fn serve(mut client: TcpStream, engine: &str, behavior: &dyn FrontBehavior) -> O
         !line.is_empty() && !["content-length", "connection"].contains(&name.as_str())
     };
     let headers: String = lines
-        .filter(kept)
+        .filter(is_forwarded)
         .map(|line| format!("{line}\r\n"))
         .collect();
     let body = if incoming.body.is_null() {

@@ -20,7 +20,7 @@ fn a_client_that_stops_reading_slows_the_engine_and_buffers_nothing() {
     let engine = &scripted.engines[0];
     // The first request pays for one-time initialization.
     RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 1))).read_until("data: ");
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
     let before = scripted.router.resident();
     let taken_before = engine.taken();
     let mut clients: Vec<_> = (0..4)
@@ -54,5 +54,5 @@ fn a_client_that_stops_reading_slows_the_engine_and_buffers_nothing() {
         assert!(!chunk.is_empty());
     }
     drop(clients);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }

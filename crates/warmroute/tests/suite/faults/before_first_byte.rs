@@ -37,7 +37,7 @@ fn an_engine_that_dies_before_its_head_is_replaced_by_another() {
             "{tried:?}"
         );
     }
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn an_engine_that_refuses_connections_costs_no_request() {
         .router
         .metric("warmroute_upstream_failures_total", "reason=\"refused\"");
     eprintln!("9 requests beside a dead engine: {refused} attempts met it");
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn an_engine_that_never_answers_gives_504_and_delays_no_other_request() {
         attempts(&scripted.router.receipt_of(&reply)),
         [(None, "timeout")]
     );
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn an_answer_that_comes_before_the_whole_request_was_read_is_delivered() {
         (422, r#"{"early":true}"#)
     );
     assert_eq!(scripted.post(&chat("m", "hi", 1)).status, 200);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn an_invalid_request_is_refused_with_its_status_code_and_field() {
     );
     let data = scripted.router.data();
     let good = chat("m", "hi", 1).to_string();
-    let ask = |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
+    let send = |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
         let mut client = RawClient::connect(&data);
         client.send(method, path, headers, body.as_bytes());
         client.reply()
@@ -54,7 +54,7 @@ fn an_invalid_request_is_refused_with_its_status_code_and_field() {
             Some("model"),
         ),
     ] {
-        let reply = ask("POST", CHAT, &[], body);
+        let reply = send("POST", CHAT, &[], body);
         refused(&reply, status, code);
         assert_eq!(reply.json()["error"]["param"].as_str(), param, "{body}");
     }
@@ -70,49 +70,49 @@ fn an_invalid_request_is_refused_with_its_status_code_and_field() {
         ("x-warmroute-temperature", "NaN", "invalid_request"),
         ("x-warmroute-priority", "0.5", "invalid_request"),
     ] {
-        let reply = ask("POST", CHAT, &[(header, value)], &good);
+        let reply = send("POST", CHAT, &[(header, value)], &good);
         refused(&reply, 400, code);
         assert_eq!(reply.json()["error"]["param"], header);
     }
     refused(
-        &ask("POST", "/v1/nothing", &[], &good),
+        &send("POST", "/v1/nothing", &[], &good),
         404,
         "unknown_route",
     );
     refused(
-        &ask("POST", "/v1/chat/completions/", &[], &good),
+        &send("POST", "/v1/chat/completions/", &[], &good),
         404,
         "unknown_route",
     );
     refused(
-        &ask("GET", "/v1/models/nobody-serves-this", &[], ""),
+        &send("GET", "/v1/models/nobody-serves-this", &[], ""),
         404,
         "model_not_found",
     );
-    let wrong_method = ask("GET", CHAT, &[], "");
+    let wrong_method = send("GET", CHAT, &[], "");
     refused(&wrong_method, 405, "method_not_allowed");
     assert_eq!(wrong_method.header("allow"), Some("POST"));
     assert_eq!(
-        ask("DELETE", "/v1/models", &[], "").header("allow"),
+        send("DELETE", "/v1/models", &[], "").header("allow"),
         Some("GET, HEAD")
     );
     refused(
-        &ask("POST", CHAT, &[("content-encoding", "gzip")], &good),
+        &send("POST", CHAT, &[("content-encoding", "gzip")], &good),
         415,
         "unsupported_encoding",
     );
     refused(
-        &ask("POST", &format!("{CHAT}?{}", "a".repeat(9000)), &[], &good),
+        &send("POST", &format!("{CHAT}?{}", "a".repeat(9000)), &[], &good),
         414,
         "uri_too_long",
     );
     refused(
-        &ask("POST", CHAT, &[("x-long", &"a".repeat(40_000))], &good),
+        &send("POST", CHAT, &[("x-long", &"a".repeat(40_000))], &good),
         431,
         "head_too_large",
     );
     assert_eq!(scripted.requests(), 0, "none of them reached the engine");
-    assert_eq!(ask("POST", CHAT, &[], &good).status, 200);
+    assert_eq!(send("POST", CHAT, &[], &good).status, 200);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_body_over_the_limit_is_refused_as_soon_as_its_size_is_known() {
 fn a_key_is_required_where_one_is_configured() {
     let engine = crate::harness::ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = Program::serve(&[engine.url()], &["--api-key", "right"]).ready(1);
-    let ask = |headers: &[(&str, &str)]| {
+    let send = |headers: &[(&str, &str)]| {
         RawClient::post_with(
             &router.data(),
             CHAT,
@@ -163,12 +163,12 @@ fn a_key_is_required_where_one_is_configured() {
             chat("m", "hi", 1).to_string().as_bytes(),
         )
     };
-    refused(&ask(&[]), 401, "missing_api_key");
+    refused(&send(&[]), 401, "missing_api_key");
     refused(
-        &ask(&[("authorization", "Bearer wrong")]),
+        &send(&[("authorization", "Bearer wrong")]),
         401,
         "invalid_api_key",
     );
-    assert_eq!(ask(&[("authorization", "Bearer right")]).status, 200);
+    assert_eq!(send(&[("authorization", "Bearer right")]).status, 200);
     assert_eq!(RawClient::get(&router.data(), "/livez").status, 200);
 }

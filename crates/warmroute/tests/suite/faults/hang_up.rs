@@ -56,7 +56,7 @@ fn the_engine_sees_a_client_leave_before_the_first_byte() {
         hang_up(client, engine)
     });
     within_the_bound("streamed, after the engine's head", delays.collect());
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
     assert!(
         scripted
             .router
@@ -89,7 +89,7 @@ fn the_engine_sees_a_client_leave_after_the_first_byte() {
         "mid-stream, engine busy writing",
         (0..5).map(|_| leave()).collect(),
     );
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
     assert!(
         scripted
             .router
@@ -119,7 +119,7 @@ fn a_generation_stops_when_its_client_leaves() {
         });
         assert_eq!(engine.stats()["running"], 0);
     }
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_client_that_leaves_while_it_sends_reaches_no_engine() {
             .metric("warmroute_requests_total", "route=\"/v1/chat/completions\"");
         (ended == 1.0).then_some(())
     });
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
     assert_eq!(scripted.requests(), 0);
 }
 
@@ -149,7 +149,7 @@ fn a_client_that_leaves_while_it_sends_reaches_no_engine() {
 #[contract("F38", "I6")]
 fn a_half_closed_client_counts_as_gone_unless_half_close_is_configured() {
     let engines = &["--no-kv-events", "--itl-ms", "20"];
-    let ask = |fleet: &SimulatedRouter, body: Value| {
+    let send = |fleet: &SimulatedRouter, body: Value| {
         let mut client = RawClient::chat(&fleet.router.data(), &body);
         eventually("it runs", || {
             (fleet.engines[0].stats()["running"] == 1).then_some(())
@@ -158,15 +158,15 @@ fn a_half_closed_client_counts_as_gone_unless_half_close_is_configured() {
         client
     };
     let strict = SimulatedRouter::start(1, engines, "");
-    let _waiting = ask(&strict, chat("sim", "hi", 20_000));
+    let _waiting = send(&strict, chat("sim", "hi", 20_000));
     eventually("it is aborted", || {
         (strict.engines[0].stats()["aborted"] == 1).then_some(())
     });
 
     let patient = SimulatedRouter::start(1, engines, "server: {half_close: true}");
-    let plain = ask(&patient, chat("sim", "hi", 100)).reply();
+    let plain = send(&patient, chat("sim", "hi", 100)).reply();
     assert_eq!(plain.json()["usage"]["completion_tokens"], 100);
-    let stream = ask(&patient, streamed(chat("sim", "hi", 100))).reply();
+    let stream = send(&patient, streamed(chat("sim", "hi", 100))).reply();
     assert!(
         stream.clean && stream.text().trim_end().ends_with("data: [DONE]"),
         "{}",
@@ -174,11 +174,11 @@ fn a_half_closed_client_counts_as_gone_unless_half_close_is_configured() {
     );
     assert_eq!(patient.engines[0].stats()["aborted"], 0);
     // The next event of its stream reveals a client that closed completely.
-    drop(ask(&patient, streamed(chat("sim", "hi", 20_000))));
+    drop(send(&patient, streamed(chat("sim", "hi", 20_000))));
     eventually("it is aborted", || {
         (patient.engines[0].stats()["aborted"] == 1).then_some(())
     });
-    patient.router.settled();
+    patient.router.wait_until_idle();
 }
 
 #[test]
@@ -197,16 +197,16 @@ fn two_hundred_clients_that_leave_at_once_leave_nothing_behind() {
         .map(|number| RawClient::chat(&fleet.router.data(), &body(number)))
         .collect();
     eventually("all to be at the engines", || {
-        let held: u64 = fleet
+        let in_flight: u64 = fleet
             .engines
             .iter()
             .map(|engine| engine.stats()["requests"].as_u64().unwrap())
             .sum();
-        (held == 200).then_some(())
+        (in_flight == 200).then_some(())
     });
     let left = Stopwatch::start();
     drop(clients);
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
     eprintln!(
         "200 clients left: nothing is held after {} ms",
         left.elapsed().as_millis()

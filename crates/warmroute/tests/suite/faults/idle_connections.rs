@@ -42,5 +42,5 @@ fn idle_connections_are_closed_without_another_request() {
     eventually("all of them to be closed", || {
         (connections_to(port) == 0).then_some(())
     });
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }

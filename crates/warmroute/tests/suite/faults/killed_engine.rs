@@ -95,7 +95,7 @@ fn killing_one_of_three_engines_loses_no_request_without_a_started_reply() {
             .flat_map(|client| client.join().unwrap())
             .collect()
     });
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
     eventually("the dead engine's blocks to be removed", || {
         let dead = fleet.engines[1].data();
         let worker = fleet
@@ -225,7 +225,7 @@ fn measure_return(fleet: &mut SimulatedRouter, flags: &[&str]) {
         flags[0],
         took.as_millis()
     );
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 fn port_of(address: &str) -> String {

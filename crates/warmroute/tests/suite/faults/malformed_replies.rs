@@ -25,7 +25,7 @@ fn first_of(bytes: &[u8]) -> crate::harness::RawReply {
         second = next();
     }
     assert_eq!(second.text(), r#"{"id":"fine"}"#);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
     reply
 }
 
@@ -84,7 +84,7 @@ fn a_long_plain_reply_that_ends_early_ends_uncleanly() {
         assert_eq!((reply.status, reply.clean), (200, false));
         assert!(part.starts_with(&reply.body));
     }
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn a_stream_that_breaks_keeps_its_tokens_and_ends_with_the_error() {
         assert_eq!(receipt["outcome"]["kind"], "upstream_error");
         fleet.fault("none");
     }
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_stream_that_stalls_is_cut_at_the_idle_limit() {
         took.elapsed().as_millis()
     );
     assert_eq!((events.len(), code.as_str()), (3, "stream_idle_timeout"));
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
     let scripted = ScriptedFleet::one(
         ScriptedReply::Stall([stream_head(), chunk(b"data: 1\n\n")].concat()),
         "request: {stream_idle_timeout: 300ms}",
@@ -149,7 +149,7 @@ fn a_slow_stream_passes_until_its_maximum_duration() {
     let (events, code) = cut(&scripted.post(&streamed(chat("m", "hi", 20))));
     assert_eq!(code, "stream_too_long");
     assert!((5..100).contains(&events.len()), "{}", events.len());
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]

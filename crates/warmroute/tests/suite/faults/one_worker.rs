@@ -23,7 +23,7 @@ fn a_503_is_retried_on_the_only_worker_after_a_pause() {
         attempts(&scripted.router.receipt_of(&reply)),
         [(Some("C2"), "status"), (None, "ok")]
     );
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_reset_is_retried_on_the_only_worker_and_three_resets_are_reported() {
     );
     assert_eq!(attempts(&fleet.router.receipt_of(&reply)).len(), 3);
     assert_eq!(fleet.engines[0].stats()["executions"], 1);
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]

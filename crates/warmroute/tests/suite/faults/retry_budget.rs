@@ -19,13 +19,13 @@ fn reset_after(pause: Duration) -> ScriptedReply {
 
 /// Sends `count` requests at once, each on its own connection.
 fn send_at_once(address: &str, count: usize) -> Vec<JoinHandle<RawReply>> {
-    let ask = |number: usize| {
+    let send = |number: usize| {
         let address = address.to_owned();
         std::thread::spawn(move || {
             RawClient::chat(&address, &chat("m", &format!("question {number}"), 1)).reply()
         })
     };
-    (0..count).map(ask).collect()
+    (0..count).map(send).collect()
 }
 
 fn replies(threads: Vec<JoinHandle<RawReply>>) -> Vec<RawReply> {
@@ -80,7 +80,7 @@ fn a_hundred_requests_reset_at_once_by_two_engines_are_not_all_retried() {
         (102..=121).contains(&sends),
         "{sends} sends for 100 requests"
     );
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn an_engine_that_resets_everything_beside_a_healthy_one_costs_no_request() {
         "{:?}",
         replies.iter().find(|it| it.status != 200)
     );
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -149,5 +149,5 @@ fn a_request_whose_two_engines_die_waits_for_a_worker() {
         (2, Some(&(None, "ok"))),
         "{attempts:?}"
     );
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }

@@ -154,7 +154,7 @@ fn all_refuse(reservations: usize) {
         client.send("DELETE", &format!("/v1/route/r{n}"), &[], b"");
         assert_eq!(client.reply().status, 200);
     }
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -178,5 +178,5 @@ fn when_all_engines_refuse_the_reply_is_503_with_retry_after_and_the_router_is_n
         let ready = RawClient::get(&router.data(), "/readyz");
         (ready.status == 503 && ready.json()["reasons"][0] == "no usable worker").then_some(())
     });
-    router.settled();
+    router.wait_until_idle();
 }

@@ -120,11 +120,11 @@ fn the_prefix_view_is_fed_by_another_routers_stream() {
         routed.router.admin(),
     );
     let second = Program::serve_with(&config, &[], &[]).ready(1);
-    let held = || get(&second, "/admin/kv-index/backends");
+    let backends = || get(&second, "/admin/kv-index/backends");
     eventually("every block of a as a prefix", || {
-        (held()["backends"][0]["held"]["gpu_hot"] == blocks("a")).then_some(())
+        (backends()["backends"][0]["held"]["gpu_hot"] == blocks("a")).then_some(())
     });
-    let backend = held()["backends"][0].clone();
+    let backend = backends()["backends"][0].clone();
     assert_eq!(backend["connection"]["connected"], true);
     assert_eq!(backend["events"]["index_created"], blocks("a"));
     let stats = get(&second, "/admin/kv-index/stats");
@@ -143,6 +143,6 @@ fn the_prefix_view_is_fed_by_another_routers_stream() {
     );
     traffic(&routed, &["three"]);
     eventually("the following events", || {
-        (held()["backends"][0]["held"]["gpu_hot"].as_u64()? > 0).then_some(())
+        (backends()["backends"][0]["held"]["gpu_hot"].as_u64()? > 0).then_some(())
     });
 }

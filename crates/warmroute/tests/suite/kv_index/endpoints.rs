@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{get, routed};
 use crate::{
-    harness::{RawClient, RoutedFleet, assert_shape, eventually, says, words},
+    harness::{RawClient, RoutedFleet, assert_shape, chat_message, eventually, words},
     prefix_stream::PrefixStream,
 };
 
@@ -76,12 +76,15 @@ fn the_stats_have_the_documented_keys_and_types_and_correct_figures() {
     );
 
     let (held, unknown) = (words("held", 60), words("unknown", 60));
-    stream.say("cache_created", &held, 4_000);
-    stream.say("cache_created", "something else", 7);
+    stream.publish("cache_created", &held, 4_000);
+    stream.publish("cache_created", "something else", 7);
     until_entries(&routed, 2);
     let send = |system: &str| {
         routed
-            .chat(&[says("system", system), says("user", "hi")], &[])
+            .chat(
+                &[chat_message("system", system), chat_message("user", "hi")],
+                &[],
+            )
             .worker
     };
     assert_eq!(send(&held), "b");
@@ -146,7 +149,7 @@ fn each_backend_is_listed_with_its_connection_its_events_and_its_entries_by_tier
         ("cache_evicted", "two"),
         ("cache_purged", "four"),
     ] {
-        stream.say(kind, prompt, 100);
+        stream.publish(kind, prompt, 100);
     }
     let body = eventually("the events to be reported", || {
         let body = backends();
@@ -190,7 +193,7 @@ fn a_clear_reports_the_removed_entries_and_events_refill_the_index() {
     let routed = routed(&stream, "");
     let clear = || RawClient::post(&routed.router.admin(), "/admin/kv-index/clear", b"").json();
     for prompt in ["one", "two", "three"] {
-        stream.say("cache_created", prompt, 100);
+        stream.publish("cache_created", prompt, 100);
     }
     until_entries(&routed, 3);
     let cleared = clear();
@@ -207,6 +210,6 @@ fn a_clear_reports_the_removed_entries_and_events_refill_the_index() {
         clear(),
         json!({"success": true, "entries_before_clear": 0, "cleared_entries": 0})
     );
-    stream.say("cache_created", "two", 100);
+    stream.publish("cache_created", "two", 100);
     until_entries(&routed, 1);
 }

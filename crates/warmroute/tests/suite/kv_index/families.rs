@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{get, page, routed};
 use crate::{
-    harness::{Page, RawClient, RoutedFleet, eventually, says, words},
+    harness::{Page, RawClient, RoutedFleet, chat_message, eventually, words},
     prefix_stream::PrefixStream,
 };
 
@@ -132,7 +132,7 @@ fn events_of_a_prefix_stream_are_counted_by_backend_and_effect() {
         // No target holds it, so the event has no effect.
         ("cache_evicted", "two"),
     ] {
-        stream.say(kind, prompt, 100);
+        stream.publish(kind, prompt, 100);
     }
     let seen = eventually("the events to be counted", || {
         let page = page(&routed.router);
@@ -154,8 +154,8 @@ fn events_of_a_prefix_stream_are_counted_by_backend_and_effect() {
     );
 
     // More than the size limit of a message.
-    stream.say("cache_created", "four", 100);
-    stream.say_raw(&format!(
+    stream.publish("cache_created", "four", 100);
+    stream.publish_raw(&format!(
         "event: cache_created\ndata: {}\n\n",
         "x".repeat((1 << 20) + 1)
     ));
@@ -204,7 +204,7 @@ fn a_lost_and_restored_stream_shows_in_connected_status_and_reconnects() {
 #[contract("CK70", "CK71")]
 fn the_same_families_count_engines_that_publish_blocks_over_zmq() {
     let mut routed = RoutedFleet::start(&[&[], &[]]);
-    let messages = [says("user", &words("zmq", 80))];
+    let messages = [chat_message("user", &words("zmq", 80))];
     let first = routed.chat(&messages, &[]);
     let second = routed.chat(&messages, &[]);
     assert_eq!(first.worker, second.worker, "where it is cached");
@@ -270,18 +270,18 @@ fn a_decision_by_the_prefix_view_counts_the_query_the_decision_and_the_overlap()
     let stream = PrefixStream::start();
     let routed = routed(&stream, "");
     let prompt = words("held", 60);
-    stream.say("cache_created", &prompt, 4_000);
+    stream.publish("cache_created", &prompt, 4_000);
     eventually("the event", || {
         (get(&routed.router, "/admin/kv-index/stats")["index"]["entry_count"] == 1).then_some(())
     });
-    let ask = |system: &str| {
-        let body = json!({"model": "sim", "messages": [says("system", system), says("user", "hi")], "max_tokens": 1});
+    let send = |system: &str| {
+        let body = json!({"model": "sim", "messages": [chat_message("system", system), chat_message("user", "hi")], "max_tokens": 1});
         let reply = RawClient::chat(&routed.router.data(), &body).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
         reply.header("x-warmroute-worker").unwrap().to_owned()
     };
-    assert_eq!(ask(&prompt), "b");
-    ask("nobody holds this");
+    assert_eq!(send(&prompt), "b");
+    send("nobody holds this");
     let seen = page(&routed.router);
     let decided = |decision| {
         seen.value(

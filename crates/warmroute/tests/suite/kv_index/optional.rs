@@ -6,13 +6,13 @@ use serde_json::json;
 
 use super::{get, routed};
 use crate::{
-    harness::{RawClient, RoutedFleet, eventually, says, words},
+    harness::{RawClient, RoutedFleet, chat_message, eventually, words},
     prefix_stream::PrefixStream,
 };
 
 /// Sends a request that is routed by the index; returns its worker.
 fn worker_for(routed: &RoutedFleet, system: &str) -> String {
-    let body = json!({"model": "sim", "messages": [says("system", system), says("user", "hi")], "max_tokens": 1});
+    let body = json!({"model": "sim", "messages": [chat_message("system", system), chat_message("user", "hi")], "max_tokens": 1});
     let reply = RawClient::chat(&routed.router.data(), &body).reply();
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply.header("x-warmroute-worker").unwrap().to_owned()
@@ -81,7 +81,7 @@ fn requests_are_routed_without_the_index_and_without_its_streams() {
 
     let stream = PrefixStream::start();
     let on = routed(&stream, "  entry_ttl_seconds: 1\n");
-    stream.say("cache_created", &prompt, 4_000);
+    stream.publish("cache_created", &prompt, 4_000);
     eventually("the router to use the stream", || {
         (worker_for(&on, &prompt) == "b").then_some(())
     });

@@ -44,7 +44,7 @@ impl RequestLoad {
                 let begun = Stopwatch::start();
                 while !stop.load(Ordering::Relaxed) {
                     number += 1;
-                    if let Err(error) = ask(&address, client * 1_000_000 + number) {
+                    if let Err(error) = send(&address, client * 1_000_000 + number) {
                         let mut failures = failures.lock().unwrap();
                         failures.push(format!("request {number} of client {client}: {error}"));
                     }
@@ -86,7 +86,7 @@ impl RequestLoad {
 }
 
 /// Sends one request; an error says why its reply was incomplete.
-fn ask(address: &str, number: u64) -> Result<(), String> {
+fn send(address: &str, number: u64) -> Result<(), String> {
     let stream = number.is_multiple_of(2);
     let mut body = chat("sim", &format!("question {number}"), 5);
     body["seed"] = json!(number);

@@ -336,7 +336,7 @@ fn a_drained_worker_finishes_its_requests_reports_its_warm_tokens_and_can_be_res
     );
     assert_eq!(reply.status, 200);
     assert_eq!(it.call("POST", "/admin/workers/x/drain", b"").status, 404);
-    it.router.settled();
+    it.router.wait_until_idle();
     assert_eq!(it.engines[0].stats()["aborted"], 0);
 }
 

@@ -270,7 +270,7 @@ fn a_worker_removed_by_a_reload_first_finishes_its_streams() {
         assert!(reply.clean && reply.text().contains("[DONE]"));
     }
     it.until_ready(&["a"]);
-    it.router.settled();
+    it.router.wait_until_idle();
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_on
         100,
         "the history is bounded"
     );
-    it.router.settled();
+    it.router.wait_until_idle();
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn a_reload_that_replaces_every_worker_of_a_model_costs_no_request() {
     it.until_ready(&["a"]);
     let requests = load.end_without_failure();
     eprintln!("{requests} requests over 12 replacements of the only worker");
-    it.router.settled();
+    it.router.wait_until_idle();
 }
 
 /// Draws configurations.

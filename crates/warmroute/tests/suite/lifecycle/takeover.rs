@@ -119,17 +119,17 @@ fn a_process_that_takes_the_sockets_and_does_not_serve_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let ask = |socket: &str| {
+    let send = |socket: &str| {
         let body = serde_json::json!({"socket": socket}).to_string();
         RawClient::post(&router.admin(), "/admin/takeover", body.as_bytes())
     };
     for bad in ["relative", "/nowhere/at/all"] {
-        let refused = ask(bad);
+        let refused = send(bad);
         assert!(matches!(refused.status, 400 | 409), "{}", refused.text());
     }
-    assert_eq!(ask(path.to_str().unwrap()).status, 200);
+    assert_eq!(send(path.to_str().unwrap()).status, 200);
     assert_eq!(
-        ask(path.to_str().unwrap()).error_code(),
+        send(path.to_str().unwrap()).error_code(),
         "conflict",
         "one at a time"
     );

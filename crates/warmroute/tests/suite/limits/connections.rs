@@ -83,7 +83,7 @@ fn the_longest_idle_connection_is_closed_and_no_running_request() {
         );
     }
     drop(stream);
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]

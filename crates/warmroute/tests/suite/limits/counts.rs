@@ -8,7 +8,7 @@ use crate::{
     harness::{RawClient, RawReply, RouterQueries as _, ScriptedReply},
 };
 
-fn ask(scripted: &ScriptedFleet, path: &str, body: &Value) -> RawReply {
+fn send(scripted: &ScriptedFleet, path: &str, body: &Value) -> RawReply {
     RawClient::post(&scripted.router.data(), path, body.to_string().as_bytes())
 }
 
@@ -66,7 +66,7 @@ fn cases(choices: usize, prompts: usize, stops: usize) -> Vec<(&'static str, Val
 fn are_refused(scripted: &ScriptedFleet, cases: Vec<(&str, Value, &str)>) {
     let before = scripted.requests();
     for (path, body, field) in cases {
-        let reply = ask(scripted, path, &body);
+        let reply = send(scripted, path, &body);
         assert_eq!(reply.status, 400, "{path} {field}");
         let error = &reply.json()["error"];
         assert!(
@@ -91,7 +91,7 @@ fn are_taken(scripted: &ScriptedFleet, cases: Vec<(&str, Value, &str)>) {
     for (path, body, field) in cases {
         // The engine's reply does not matter, only that the request reached it.
         let before = scripted.requests();
-        ask(scripted, path, &body);
+        send(scripted, path, &body);
         assert_eq!(scripted.requests(), before + 1, "{path} {field}");
     }
 }
@@ -102,7 +102,7 @@ fn a_request_may_have_128_choices_2048_prompts_and_64_stop_sequences() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     are_refused(&scripted, cases(129, 2049, 65));
     are_taken(&scripted, cases(128, 2048, 64));
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]

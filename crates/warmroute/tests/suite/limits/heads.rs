@@ -62,7 +62,7 @@ fn a_client_that_expects_100_gets_it_only_if_its_body_will_be_read() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let yaml = "server: {max_body_bytes: 1MiB}\n";
     let router = Program::serve_with(yaml, &[engine.url()], &["--api-key", "right"]).ready(1);
-    let ask = |fields: &str, length: usize| {
+    let send_head = |fields: &str, length: usize| {
         let mut client = RawClient::connect(&router.data());
         client.send_bytes(
             head(&format!(
@@ -74,9 +74,12 @@ fn a_client_that_expects_100_gets_it_only_if_its_body_will_be_read() {
     };
     let key = "authorization: Bearer right\r\n";
     for (mut client, status) in [
-        (ask("", 20), 401),
-        (ask(key, (1 << 20) + 1), 413),
-        (ask(&format!("{key}content-encoding: gzip\r\n"), 20), 415),
+        (send_head("", 20), 401),
+        (send_head(key, (1 << 20) + 1), 413),
+        (
+            send_head(&format!("{key}content-encoding: gzip\r\n"), 20),
+            415,
+        ),
     ] {
         let reply = client.reply();
         assert_eq!(
@@ -89,7 +92,7 @@ fn a_client_that_expects_100_gets_it_only_if_its_body_will_be_read() {
         );
     }
     let body = chat("m", "hi", 1).to_string();
-    let mut client = ask(key, body.len());
+    let mut client = send_head(key, body.len());
     assert_eq!(client.head().status, 100);
     client.send_bytes(body.as_bytes());
     assert_eq!(client.reply().status, 200);

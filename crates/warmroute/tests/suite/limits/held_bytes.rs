@@ -27,7 +27,7 @@ fn sending(data: &str, announced: usize, sent: usize) -> RawClient {
     client
 }
 
-fn held(scripted: &ScriptedFleet) -> f64 {
+fn buffered(scripted: &ScriptedFleet) -> f64 {
     scripted.router.metric("warmroute_held_body_bytes", "")
 }
 
@@ -73,16 +73,16 @@ fn announced_bodies_that_do_not_arrive_take_no_budget() {
     let data = scripted.router.data();
     let silent: Vec<_> = (0..64).map(|_| sending(&data, 32 * MIB, 0)).collect();
     eventually("all of them to be read", || {
-        (held(&scripted) > 0.0).then_some(())
+        (buffered(&scripted) > 0.0).then_some(())
     });
     small_bodies_are_served(&scripted);
     assert!(
-        held(&scripted) <= (2 * MIB) as f64,
+        buffered(&scripted) <= (2 * MIB) as f64,
         "the received bytes, and little of the announced ones: {}",
-        held(&scripted)
+        buffered(&scripted)
     );
     drop(silent);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -93,12 +93,12 @@ fn large_bodies_leave_room_for_small_ones() {
     let data = scripted.router.data();
     let first = sending(&data, 8 * MIB, 8 * MIB - 1);
     eventually("the first body to be held", || {
-        (held(&scripted) == (8 * MIB - 1) as f64).then_some(())
+        (buffered(&scripted) == (8 * MIB - 1) as f64).then_some(())
     });
     is_refused(&mut sending(&data, 5 * MIB, 0));
     let second = sending(&data, 4 * MIB, 4 * MIB - 1);
     eventually("the second body to be held", || {
-        (held(&scripted) == (12 * MIB - 2) as f64).then_some(())
+        (buffered(&scripted) == (12 * MIB - 2) as f64).then_some(())
     });
     is_refused(&mut sending(&data, 2 * MIB, 0));
     small_bodies_are_served(&scripted);
@@ -107,7 +107,7 @@ fn large_bodies_leave_room_for_small_ones() {
         let body = format!("{}{}", chat("m", "hi", 1), " ".repeat(5 * MIB));
         (RawClient::post(&data, CHAT, body.as_bytes()).status == 200).then_some(())
     });
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn bodies_over_the_budget_are_refused_before_they_are_sent() {
     let data = scripted.router.data();
     let mut large = vec![sending(&data, MIB, MIB - 1)];
     eventually("it to be held", || {
-        (held(&scripted) == (MIB - 1) as f64).then_some(())
+        (buffered(&scripted) == (MIB - 1) as f64).then_some(())
     });
     // A client that expects a 100 gets none.
     let waits = |length: usize| {
@@ -133,7 +133,7 @@ fn bodies_over_the_budget_are_refused_before_they_are_sent() {
         .collect();
     let full = MIB - 1 + 6 * ((128 << 10) - 1);
     eventually("the small bodies to be held", || {
-        (held(&scripted) == full as f64).then_some(())
+        (buffered(&scripted) == full as f64).then_some(())
     });
     is_refused(&mut waits(20));
     let mut grows = RawClient::connect(&data);
@@ -145,7 +145,7 @@ fn bodies_over_the_budget_are_refused_before_they_are_sent() {
         200,
         "a request without a body is served"
     );
-    assert_eq!(held(&scripted), full as f64);
+    assert_eq!(buffered(&scripted), full as f64);
     assert_eq!(
         scripted
             .router
@@ -158,7 +158,7 @@ fn bodies_over_the_budget_are_refused_before_they_are_sent() {
         (scripted.post(&chat("m", "hi", 1)).status == 200).then_some(())
     });
     drop(small);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -178,11 +178,11 @@ fn bodies_of_unknown_length_count_as_they_grow() {
     };
     let first = [grown(&data), grown(&data)];
     eventually("both to be counted", || {
-        (held(&scripted) == (800 << 10) as f64).then_some(())
+        (buffered(&scripted) == (800 << 10) as f64).then_some(())
     });
     is_refused(&mut grown(&data));
     drop(first);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_body_that_arrives_too_slowly_ends_at_its_deadline() {
             .filter(|taken| *taken)
             .count();
         std::thread::sleep(Duration::from_millis(50));
-        (taken == 0 || held(&scripted) == 0.0).then_some(())
+        (taken == 0 || buffered(&scripted) == 0.0).then_some(())
     });
     let mut last = sending(&data, MIB, 200 << 10);
     let reply = last.reply();
@@ -213,5 +213,5 @@ fn a_body_that_arrives_too_slowly_ends_at_its_deadline() {
         reply.text()
     );
     drop(dripping);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }

@@ -24,7 +24,7 @@ fn a_plain_reply_of_400_mebibytes_passes_and_the_router_hardly_grows() {
     let scripted = ScriptedFleet::one(of(4), "");
     // The first request pays for one-time initialization.
     assert_eq!(scripted.post(&chat("m", "hi", 1)).body.len(), 4 * MIB);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
     let before = scripted.router.resident();
     scripted.engines[0].script(of(400));
     let mut client = RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1));
@@ -45,5 +45,5 @@ fn a_plain_reply_of_400_mebibytes_passes_and_the_router_hardly_grows() {
     let grown = most.saturating_sub(before);
     eprintln!("400 MiB passed, the router grew by {} KiB", grown / 1024);
     assert!(grown < 8 << 20, "{grown} bytes");
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }

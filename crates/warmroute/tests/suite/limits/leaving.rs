@@ -46,7 +46,7 @@ fn a_client_that_leaves_at_the_last_byte_has_one_outcome_and_never_two() {
     eventually("the requests to have their outcomes", || {
         (accepted() >= 120.0).then_some(())
     });
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
     let (ok, gone) = (
         outcome(&scripted.router, "ok"),
         outcome(&scripted.router, "client_gone"),
@@ -89,16 +89,16 @@ fn a_thousand_clients_that_leave_within_a_second_leave_nothing_behind() {
         .map(|number| RawClient::chat(&data, &body(number)))
         .collect();
     eventually("all to be at the engines", || {
-        let held: u64 = fleet
+        let in_flight: u64 = fleet
             .engines
             .iter()
             .map(|engine| engine.stats()["requests"].as_u64().unwrap())
             .sum();
-        (held == 1000).then_some(())
+        (in_flight == 1000).then_some(())
     });
     let left = Stopwatch::start();
     drop(clients);
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
     eprintln!(
         "1000 clients left: nothing is held after {} ms",
         left.elapsed().as_millis()

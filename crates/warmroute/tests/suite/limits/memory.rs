@@ -168,6 +168,6 @@ fn memory_pressure_refuses_large_bodies_then_requests_then_connections_and_cuts_
         "{log}"
     );
     drop(stream);
-    pressed.router.settled();
+    pressed.router.wait_until_idle();
     drop(pressed.engine);
 }

@@ -21,7 +21,7 @@ fn engine(port: &str, model: &str) -> Program {
     ])
 }
 
-fn ask(router: &Program, model: &str) -> RawReply {
+fn send(router: &Program, model: &str) -> RawReply {
     RawClient::post(
         &router.data(),
         CHAT,
@@ -54,9 +54,9 @@ fn an_engine_that_returns_with_another_model_serves_only_that_one_and_its_cache_
     let port = reserved.number().to_string();
     let mut before = engine(&port, "first");
     let router = Program::serve(&[before.url()], &[]).ready(1);
-    assert_eq!(predicted(&ask(&router, "first")), 0);
+    assert_eq!(predicted(&send(&router, "first")), 0);
     assert!(
-        predicted(&ask(&router, "first")) > 300,
+        predicted(&send(&router, "first")) > 300,
         "the worker holds its prompt"
     );
 
@@ -64,7 +64,7 @@ fn an_engine_that_returns_with_another_model_serves_only_that_one_and_its_cache_
     let now = engine(&port, "second");
     eventually("the new model to be listed", || {
         // No reply in the meantime comes from the other model.
-        let meanwhile = ask(&router, "first");
+        let meanwhile = send(&router, "first");
         assert!(
             matches!(meanwhile.status, 404 | 502 | 503),
             "{}",
@@ -72,12 +72,12 @@ fn an_engine_that_returns_with_another_model_serves_only_that_one_and_its_cache_
         );
         (models(&router) == ["second"]).then_some(())
     });
-    let reply = ask(&router, "first");
+    let reply = send(&router, "first");
     assert_eq!(
         (reply.status, reply.error_code().as_str()),
         (404, "model_not_found")
     );
-    let reply = ask(&router, "second");
+    let reply = send(&router, "second");
     assert_eq!(
         (
             reply.status,
@@ -90,7 +90,7 @@ fn an_engine_that_returns_with_another_model_serves_only_that_one_and_its_cache_
     drop(now);
     let _again = engine(&port, "first");
     eventually("the first model to be back", || {
-        let meanwhile = ask(&router, "second");
+        let meanwhile = send(&router, "second");
         assert!(
             matches!(meanwhile.status, 404 | 502 | 503),
             "{}",
@@ -99,7 +99,7 @@ fn an_engine_that_returns_with_another_model_serves_only_that_one_and_its_cache_
         (models(&router) == ["first"]).then_some(())
     });
     assert_eq!(
-        predicted(&ask(&router, "first")),
+        predicted(&send(&router, "first")),
         0,
         "the process that knew the prompt is gone"
     );

@@ -17,7 +17,7 @@ fn throttled(seconds: u32) -> ScriptedReply {
     ))
 }
 
-fn ask(scripted: &ScriptedFleet) -> RawReply {
+fn send(scripted: &ScriptedFleet) -> RawReply {
     scripted.post(&chat("m", "hi", 1))
 }
 
@@ -28,14 +28,14 @@ fn a_throttling_worker_gets_no_request_while_another_is_available() {
     let first = &scripted.engines[0];
     eventually("it to get a request", || {
         assert_eq!(
-            ask(&scripted).status,
+            send(&scripted).status,
             200,
             "another worker takes the request at once"
         );
         (first.requests() == 1).then_some(())
     });
     for _ in 0..10 {
-        let reply = ask(&scripted);
+        let reply = send(&scripted);
         assert_eq!(reply.status, 200);
         let excluded = &scripted.router.receipt_of(&reply)["excluded"];
         assert_eq!(excluded[0]["target"]["worker"], first.address());
@@ -68,11 +68,11 @@ fn a_throttling_worker_is_used_again_after_its_cooldown() {
     let first = &scripted.engines[0];
     first.once(throttled(1));
     eventually("it to get a request", || {
-        assert_eq!(ask(&scripted).status, 200);
+        assert_eq!(send(&scripted).status, 200);
         (first.requests() == 1).then_some(())
     });
     eventually("it to be used again", || {
-        assert_eq!(ask(&scripted).status, 200);
+        assert_eq!(send(&scripted).status, 200);
         (first.requests() > 1).then_some(())
     });
 }
@@ -82,8 +82,8 @@ fn a_throttling_worker_is_used_again_after_its_cooldown() {
 fn the_only_worker_gets_requests_during_its_cooldown() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     scripted.engines[0].once(throttled(60));
-    assert_eq!(ask(&scripted).status, 429);
-    assert_eq!(ask(&scripted).status, 200);
+    assert_eq!(send(&scripted).status, 429);
+    assert_eq!(send(&scripted).status, 200);
     // A worker that is the only one allowed for a request counts as the only one.
     let scripted = ScriptedFleet::start(&[throttled(60), ScriptedReply::whole(fine())], "");
     let first = &scripted.engines[0];
@@ -107,7 +107,7 @@ fn the_only_worker_gets_requests_during_its_cooldown() {
 fn when_all_workers_throttle_the_client_gets_the_longest_retry_after() {
     let scripted = ScriptedFleet::start(&[throttled(3), throttled(9), throttled(5)], "");
     for _ in 0..3 {
-        let reply = ask(&scripted);
+        let reply = send(&scripted);
         assert_eq!(
             (reply.status, reply.header("retry-after")),
             (429, Some("9"))

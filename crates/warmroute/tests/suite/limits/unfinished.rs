@@ -18,7 +18,7 @@ fn stream(pieces: &[&[u8]]) -> ScriptedReply {
     ScriptedReply::whole(stream_reply(pieces))
 }
 
-fn ask(scripted: &ScriptedFleet) -> RawReply {
+fn send(scripted: &ScriptedFleet) -> RawReply {
     scripted.post(&streamed(chat("m", "hi", 5)))
 }
 
@@ -32,7 +32,7 @@ fn counted(scripted: &ScriptedFleet) -> f64 {
 #[contract("F20", "I5")]
 fn a_stream_without_an_ending_passes_unchanged_and_is_counted() {
     let scripted = ScriptedFleet::one(stream(&[TOKEN, TOKEN]), "");
-    let reply = ask(&scripted);
+    let reply = send(&scripted);
     assert!(reply.clean);
     assert_eq!(reply.body, [TOKEN, TOKEN].concat());
     assert_eq!(scripted.router.receipt_of(&reply)["outcome"]["kind"], "ok");
@@ -44,7 +44,7 @@ fn a_stream_without_an_ending_passes_unchanged_and_is_counted() {
         1.0
     );
     scripted.engines[0].script(stream(&[]));
-    let reply = ask(&scripted);
+    let reply = send(&scripted);
     assert!(reply.clean && reply.body.is_empty(), "{}", reply.text());
     assert_eq!(counted(&scripted), 2.0);
     for whole in [
@@ -53,7 +53,7 @@ fn a_stream_without_an_ending_passes_unchanged_and_is_counted() {
         stream(&[TOKEN, LAST, DONE]),
     ] {
         scripted.engines[0].script(whole);
-        assert!(ask(&scripted).clean);
+        assert!(send(&scripted).clean);
     }
     assert_eq!(counted(&scripted), 2.0, "either end marker suffices");
 }
@@ -64,7 +64,7 @@ fn a_worker_whose_streams_have_no_ending_is_ejected_for_a_while() {
     let whole = stream(&[TOKEN, LAST, DONE]);
     let scripted = ScriptedFleet::start(&[stream(&[TOKEN]), whole], "");
     eventually("it to be ejected", || {
-        assert_eq!(ask(&scripted).status, 200);
+        assert_eq!(send(&scripted).status, 200);
         let ejected = |worker: &serde_json::Value| worker["state"] == "ejected";
         scripted.router.workers().iter().any(ejected).then_some(())
     });
@@ -76,7 +76,7 @@ fn a_worker_whose_streams_have_no_ending_is_ejected_for_a_while() {
 fn where_configured_a_stream_without_an_ending_ends_with_the_error_and_uncleanly() {
     let strict = "request: {strict_stream_completion: true}\n";
     let scripted = ScriptedFleet::one(stream(&[TOKEN, TOKEN]), strict);
-    let reply = ask(&scripted);
+    let reply = send(&scripted);
     assert!(!reply.clean);
     let text = reply.text();
     let rest = text
@@ -94,12 +94,12 @@ fn where_configured_a_stream_without_an_ending_ends_with_the_error_and_uncleanly
     assert_eq!(counted(&scripted), 1.0);
     // A stream without any content counts as no reply.
     scripted.engines[0].script(stream(&[]));
-    let reply = ask(&scripted);
+    let reply = send(&scripted);
     assert_eq!(
         (reply.status, reply.error_code().as_str()),
         (502, "upstream_protocol")
     );
     scripted.engines[0].script(stream(&[TOKEN, LAST]));
-    assert!(ask(&scripted).clean);
-    scripted.router.settled();
+    assert!(send(&scripted).clean);
+    scripted.router.wait_until_idle();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Page, RawClient, RoutedFleet, assert_shape, says, words};
+use crate::harness::{Page, RawClient, RoutedFleet, assert_shape, chat_message, words};
 
 fn parity(routed: &RoutedFleet) -> Value {
     RawClient::get(&routed.router.admin(), "/admin/parity").json()
@@ -43,12 +43,12 @@ fn a_conversation_is_predicted_to_the_token_and_the_report_shows_it() {
     let targets = [("a", 0), ("b", 0), ("b", 1)].map(|(worker, rank)| (json!(worker), json!(rank)));
     assert_eq!(names(&idle), targets);
 
-    let mut messages = vec![says("system", &words("figures", 60))];
+    let mut messages = vec![chat_message("system", &words("figures", 60))];
     let mut turns = Vec::new();
     for n in 0..6 {
-        messages.push(says("user", &words(&format!("turn{n}of"), 20)));
+        messages.push(chat_message("user", &words(&format!("turn{n}of"), 20)));
         let turn = routed.chat(&messages, &[("x-warmroute-worker", "a")]);
-        messages.push(says("assistant", &turn.text));
+        messages.push(chat_message("assistant", &turn.text));
         // The receipt is settled, so the request is counted.
         routed.receipt(&turn);
         turns.push(turn);

@@ -46,12 +46,12 @@ impl ScriptedParity {
     }
 
     /// Sends a completion with a prompt of token ids and these fields; returns its status.
-    fn ask(&self, fields: &Value) -> u16 {
-        self.ask_with(fields, |client| client.reply().status)
+    fn send(&self, fields: &Value) -> u16 {
+        self.send_with(fields, |client| client.reply().status)
     }
 
     /// The same; `act` reads the reply from the connection.
-    fn ask_with<R>(&self, fields: &Value, act: impl FnOnce(&mut RawClient) -> R) -> R {
+    fn send_with<R>(&self, fields: &Value, act: impl FnOnce(&mut RawClient) -> R) -> R {
         let mut body =
             json!({"model": "m", "prompt": (0..64).collect::<Vec<u32>>(), "max_tokens": 1});
         for (key, value) in fields.as_object().expect("fields") {
@@ -85,37 +85,37 @@ impl ScriptedParity {
 #[test]
 fn incomparable_requests_are_not_joined() {
     let scripted = ScriptedParity::start();
-    scripted.ask(&json!({}));
+    scripted.send(&json!({}));
     assert_eq!(scripted.row()["requests"], 1);
     // Matched by text; several choices; several prompts.
-    scripted.ask(&json!({"prompt": "some text that no tokenizer is known for"}));
-    scripted.ask(&json!({"n": 2}));
-    scripted.ask(&json!({"prompt": ["one", "two"]}));
+    scripted.send(&json!({"prompt": "some text that no tokenizer is known for"}));
+    scripted.send(&json!({"n": 2}));
+    scripted.send(&json!({"prompt": ["one", "two"]}));
     // Truncated at the front by the engine; computed without its cache.
-    scripted.ask(&json!({"truncate_prompt_tokens": 32}));
-    scripted.ask(&json!({"prompt_logprobs": 1}));
-    scripted.ask(&json!({"echo": true, "logprobs": 1}));
+    scripted.send(&json!({"truncate_prompt_tokens": 32}));
+    scripted.send(&json!({"prompt_logprobs": 1}));
+    scripted.send(&json!({"echo": true, "logprobs": 1}));
     assert_eq!(scripted.row()["requests"], 1);
     // The engine refused it, failed, or reported an error in the stream.
     for reply in ["400 Bad", "500 Oops"] {
         scripted
             .engine
             .once(ScriptedReply::whole(json_reply(reply, "", "{}")));
-        scripted.ask(&json!({}));
+        scripted.send(&json!({}));
     }
     scripted.engine.once(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"error":{"message":"oops","code":500}}"#,
     )));
-    scripted.ask(&json!({}));
+    scripted.send(&json!({}));
     assert_eq!(scripted.row()["requests"], 1);
     // The client left in the middle of its stream.
     let token = format!("data: {}\n\n", fine(48));
     scripted.engine.once(ScriptedReply::Stall(
         [stream_head(), chunk(token.as_bytes())].concat(),
     ));
-    scripted.ask_with(&json!({"stream": true}), |client| {
+    scripted.send_with(&json!({"stream": true}), |client| {
         client.read_until("cached_tokens")
     });
     assert_eq!(scripted.row()["requests"], 1);
@@ -130,9 +130,9 @@ fn requests_that_only_resemble_incomparable_ones_are_joined() {
         json!({"echo": true}),
         json!({"echo": false, "logprobs": 1, "n": 1}),
     ] {
-        scripted.ask(&fields);
+        scripted.send(&fields);
     }
-    scripted.ask(&json!({"prompt_logprobs": null, "kv_transfer_params": null, "truncate_prompt_tokens": null}));
+    scripted.send(&json!({"prompt_logprobs": null, "kv_transfer_params": null, "truncate_prompt_tokens": null}));
     assert_eq!(scripted.row()["requests"], 4);
 }
 
@@ -142,8 +142,8 @@ fn the_totals_count_every_reply_with_usage_whether_joined_or_not() {
     scripted
         .engine
         .script(ScriptedReply::whole(json_reply("200 OK", "", &fine(48))));
-    scripted.ask(&json!({}));
-    scripted.ask(&json!({"prompt": "some text that no tokenizer is known for"}));
+    scripted.send(&json!({}));
+    scripted.send(&json!({"prompt": "some text that no tokenizer is known for"}));
     assert_eq!(scripted.counted("warmroute_actual_cached_tokens_total"), 96);
     assert_eq!(scripted.counted("warmroute_parity_requests_total"), 1);
 }
@@ -154,7 +154,7 @@ fn replies_of_an_engine_that_omits_zeros_are_joined_too() {
     scripted
         .engine
         .script(ScriptedReply::whole(json_reply("200 OK", "", &fine(48))));
-    scripted.ask(&json!({}));
+    scripted.send(&json!({}));
     let usage = json!({"prompt_tokens": 64, "completion_tokens": 1, "prompt_tokens_details": null});
     let left_out =
         json!({"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}], "usage": usage});
@@ -163,7 +163,7 @@ fn replies_of_an_engine_that_omits_zeros_are_joined_too() {
         "",
         &left_out.to_string(),
     )));
-    scripted.ask(&json!({}));
+    scripted.send(&json!({}));
     let row = scripted.row();
     assert_eq!(
         (&row["requests"], &row["joined"], &row["actual_tokens"]),
@@ -195,7 +195,7 @@ fn the_usage_of_a_stream_counts_at_any_position_and_a_request_counts_once() {
     scripted
         .engine
         .once(ScriptedReply::whole(stream_reply(&pieces)));
-    assert_eq!(scripted.ask(&json!({"stream": true})), 200);
+    assert_eq!(scripted.send(&json!({"stream": true})), 200);
     assert_eq!(scripted.engine.requests(), 2, "it was tried again");
     let row = scripted.row();
     assert_eq!(
@@ -208,7 +208,7 @@ fn the_usage_of_a_stream_counts_at_any_position_and_a_request_counts_once() {
         token.as_bytes(),
         b"data: [DONE]\n\n",
     ])));
-    scripted.ask(&json!({"stream": true}));
+    scripted.send(&json!({"stream": true}));
     let row = scripted.row();
     assert_eq!(
         (&row["requests"], &row["joined"]),
@@ -221,11 +221,11 @@ fn the_usage_of_a_stream_counts_at_any_position_and_a_request_counts_once() {
 fn a_worker_without_events_drifts_and_stays_predicted() {
     let scripted = ScriptedParity::start();
     // The router predicts hits from the second request on; this engine caches nothing.
-    (0..5).for_each(|_| assert_eq!(scripted.ask(&json!({})), 200));
+    (0..5).for_each(|_| assert_eq!(scripted.send(&json!({})), 200));
     let row = scripted.row();
     assert_eq!(row["state"], "drifting", "{row}");
     assert!(row["over_ratio"].as_f64() > Some(0.5), "{row}");
-    (0..10).for_each(|_| assert_eq!(scripted.ask(&json!({})), 200));
+    (0..10).for_each(|_| assert_eq!(scripted.send(&json!({})), 200));
     assert_eq!(scripted.row()["state"], "drifting");
     assert_eq!(scripted.router.workers()[0]["cache_source"], "predicted");
     assert_eq!(scripted.router.workers()[0]["parity"], "drifting");

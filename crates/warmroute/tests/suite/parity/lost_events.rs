@@ -66,8 +66,8 @@ fn cache_source_is(routed: &RoutedFleet, source: &str) {
 /// A worker that lost its trust because removals never arrived.
 fn downgraded(config: &str) -> RoutedFleet {
     let routed = RoutedFleet::with(&[&["--kv-blocks", "48"]], &format!("{CONFIG}{config}"), &[]);
-    let kept = completion(&routed, "kept");
-    assert_eq!(kept.predicted, kept.cached);
+    let cached = completion(&routed, "kept");
+    assert_eq!(cached.predicted, cached.cached);
     until(&routed, "downgraded", |round| {
         evict_silently(&routed, round);
         completion(&routed, "kept");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::lying_proxy::LyingProxy;
 use crate::harness::{
-    Page, Program, RawClient, RouterQueries as _, SimControls as _, eventually, says, words,
+    Page, Program, RawClient, RouterQueries as _, SimControls as _, chat_message, eventually, words,
 };
 
 const CONFIG: &str = "
@@ -48,7 +48,7 @@ impl LyingProxyFixture {
 
     /// Sends one chat, always the same; returns its receipt.
     fn chat(&self) -> Value {
-        let messages = [says("user", &words("same", 100))];
+        let messages = [chat_message("user", &words("same", 100))];
         let body =
             json!({"model": "sim", "messages": messages, "max_tokens": 2, "ignore_eos": true});
         let reply = RawClient::post(
@@ -73,7 +73,7 @@ impl LyingProxyFixture {
     }
 
     /// Sends chats until the worker is in this state; returns the states on the way.
-    fn ask_until(&self, state: &str) -> Vec<String> {
+    fn send_until(&self, state: &str) -> Vec<String> {
         let mut path = Vec::new();
         for _ in 0..100 {
             self.chat();
@@ -105,13 +105,13 @@ impl LyingProxyFixture {
 #[test]
 fn false_usage_costs_a_worker_its_trust_and_correct_usage_restores_it() {
     let lied = LyingProxyFixture::start();
-    let truth = lied.ask_until("ok");
+    let truth = lied.send_until("ok");
     assert_eq!(truth, ["no_data", "ok"]);
     lied.assert_cache_source("events");
 
     lied.liar.report_share(90);
     assert_eq!(
-        lied.ask_until("drifting").last().map(String::as_str),
+        lied.send_until("drifting").last().map(String::as_str),
         Some("drifting")
     );
     // The router reports the drift and does nothing else.
@@ -119,7 +119,7 @@ fn false_usage_costs_a_worker_its_trust_and_correct_usage_restores_it() {
     assert_eq!(lied.router.workers()[0]["parity"], "drifting");
 
     lied.liar.report_share(50);
-    lied.ask_until("downgraded");
+    lied.send_until("downgraded");
     lied.assert_cache_source("predicted");
     let row = lied.parity();
     assert!(
@@ -152,7 +152,7 @@ fn false_usage_costs_a_worker_its_trust_and_correct_usage_restores_it() {
     });
 
     lied.liar.report_share(100);
-    let path = lied.ask_until("ok");
+    let path = lied.send_until("ok");
     assert!(
         path.ends_with(&["recovering".to_owned(), "ok".to_owned()]),
         "{path:?}"

@@ -12,7 +12,7 @@ fn wait_for_trusted_events(routed: &RoutedFleet) {
 }
 
 /// Ten completions, each prompt sent twice.
-fn ask(routed: &RoutedFleet, topic: &str, fields: &Value) {
+fn send(routed: &RoutedFleet, topic: &str, fields: &Value) {
     for n in 0..10 {
         let prompt = words(&format!("{topic}{}of", n / 2), 60);
         let mut body =
@@ -49,7 +49,7 @@ fn row(routed: &RoutedFleet, wanted: impl Fn(&Value) -> bool) -> Value {
 fn replies_without_cached_tokens_are_compared_by_the_engines_counters() {
     let routed = RoutedFleet::with(&[&["--no-usage-details"]], "parity: {min_joined: 5}\n", &[]);
     wait_for_trusted_events(&routed);
-    ask(&routed, "topic", &json!({}));
+    send(&routed, "topic", &json!({}));
     let row = row(&routed, |row| row["state"] != "no_data");
     assert_eq!(
         (&row["state"], &row["source"]),
@@ -68,15 +68,15 @@ fn replies_without_cached_tokens_are_compared_by_the_engines_counters() {
 fn our_incomparable_requests_are_not_taken_for_foreign_ones() {
     let routed = RoutedFleet::with(&[&["--no-usage-details"]], "parity: {min_joined: 5}\n", &[]);
     wait_for_trusted_events(&routed);
-    ask(&routed, "unjudged", &json!({"prompt_logprobs": 1}));
-    ask(&routed, "beside", &json!({}));
+    send(&routed, "unjudged", &json!({"prompt_logprobs": 1}));
+    send(&routed, "beside", &json!({}));
     let reason = |row: &Value, part: &str| {
         row["reason"]
             .as_str()
             .is_some_and(|reason| reason.contains(part))
     };
     row(&routed, |row| reason(row, "cannot be compared"));
-    ask(&routed, "alone", &json!({}));
+    send(&routed, "alone", &json!({}));
     let row = row(&routed, |row| row["state"] != "no_data");
     assert_eq!(
         (&row["state"], &row["source"]),

@@ -17,7 +17,7 @@ fn body(seen: &SeenRequest) -> Value {
 fn sglang_gets_one_room_for_both_legs() {
     let scripted =
         ScriptedPools::start("sglang", ScriptedReply::whole(whole("{}")), delayed_reply());
-    let reply = scripted.ask("r", &streamed(chat("m", "hi", 4)).to_string());
+    let reply = scripted.send("r", &streamed(chat("m", "hi", 4)).to_string());
     let (prefill, decode) = (
         body(&scripted.prefill.next_request()),
         body(&scripted.decode.next_request()),
@@ -50,7 +50,7 @@ fn sglang_gets_one_room_for_both_legs() {
     );
     assert_eq!(receipt["prefill"]["skipped"], false);
     assert!(receipt["prefill"]["ms"].is_number());
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn no_two_requests_share_a_bootstrap_room() {
     let scripted = ScriptedPools::start("sglang", ScriptedReply::whole(whole("{}")), yes());
     let rooms: Vec<Value> = (0..3)
         .map(|n| {
-            scripted.ask(&format!("r{n}"), &chat("m", "hi", 4).to_string());
+            scripted.send(&format!("r{n}"), &chat("m", "hi", 4).to_string());
             body(&scripted.decode.next_request())["bootstrap_room"].clone()
         })
         .collect();
@@ -77,7 +77,7 @@ fn a_decode_worker_whose_prefill_failed_is_disconnected_and_gets_the_whole_reque
         let scripted = ScriptedPools::start(connector, busy, yes());
         scripted.decode.once(ScriptedReply::Silence);
         let request = chat("m", "hi", 4).to_string();
-        let reply = scripted.ask("r", &request);
+        let reply = scripted.send("r", &request);
         assert_eq!(
             (
                 reply.status,
@@ -98,7 +98,7 @@ fn a_decode_worker_whose_prefill_failed_is_disconnected_and_gets_the_whole_reque
             "{connector}"
         );
         assert_eq!(rewrites(&reply, &receipt), [""; 0]);
-        scripted.router.settled();
+        scripted.router.wait_until_idle();
     }
 }
 
@@ -113,7 +113,7 @@ fn both_legs_run_before_either_answers_and_end_with_their_client() {
         drop(client);
         scripted.prefill.hang_up();
         scripted.decode.hang_up();
-        scripted.router.settled();
+        scripted.router.wait_until_idle();
     }
 }
 
@@ -124,9 +124,9 @@ fn mooncake_engines_share_a_transfer_id_and_an_engine_id_that_is_fetched_once() 
         ScriptedReply::whole(whole("{}")),
         delayed_reply(),
     );
-    let mut questions = Vec::new();
+    let mut transfer_ids = Vec::new();
     for n in 0..2 {
-        let reply = scripted.ask(&format!("r{n}"), &chat("m", "hi", 4).to_string());
+        let reply = scripted.send(&format!("r{n}"), &chat("m", "hi", 4).to_string());
         let receipt = scripted.router.receipt(&format!("r{n}"));
         assert_eq!(
             (reply.status, rewrites(&reply, &receipt)),
@@ -163,10 +163,10 @@ fn mooncake_engines_share_a_transfer_id_and_an_engine_id_that_is_fetched_once() 
         });
         assert_eq!(*theirs, want);
         assert_eq!(decode["max_tokens"], 4);
-        questions.push(ours["transfer_id"].clone());
+        transfer_ids.push(ours["transfer_id"].clone());
     }
-    assert_ne!(questions[0], questions[1]);
-    scripted.router.settled();
+    assert_ne!(transfer_ids[0], transfer_ids[1]);
+    scripted.router.wait_until_idle();
 }
 
 fn whole(body: &str) -> Vec<u8> {

@@ -50,7 +50,7 @@ fn a_vllm_router_file_is_converted_starts_splits_requests_and_scores_by_events()
     let budget = [("WARMROUTE_ROUTING__TOKENIZE_BUDGET", "60s")];
     let router = Program::serve_with_env(&[], &["-c", &file], &budget).ready(3);
     router.follows_events(3);
-    let ask = |id: &str| {
+    let send = |id: &str| {
         let body = chat("sim", &words("post", 120), 6).to_string();
         let reply = RawClient::post_with(
             &router.data(),
@@ -62,7 +62,7 @@ fn a_vllm_router_file_is_converted_starts_splits_requests_and_scores_by_events()
         assert_eq!(reply.header("x-warmroute-policy"), Some("kv_aware"));
         router.receipt(id)
     };
-    let first = ask("first");
+    let first = send("first");
     assert_eq!(first["prefill"]["target"]["worker"], prefill.data());
     assert_eq!(prefill.stats()["executions"], 1);
     let winner = first["winner"]["worker"]
@@ -78,7 +78,7 @@ fn a_vllm_router_file_is_converted_starts_splits_requests_and_scores_by_events()
         (worker["warm_blocks"]["device"] != 0 && worker["cache_source"] == "events").then_some(())
     });
     for n in 0..3 {
-        let again = ask(&format!("again{n}"));
+        let again = send(&format!("again{n}"));
         assert_eq!(
             again["winner"]["worker"], winner,
             "the longest prefix by events"
@@ -93,5 +93,5 @@ fn a_vllm_router_file_is_converted_starts_splits_requests_and_scores_by_events()
             "{again:#}"
         );
     }
-    router.settled();
+    router.wait_until_idle();
 }

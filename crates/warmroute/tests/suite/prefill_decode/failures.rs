@@ -27,7 +27,7 @@ fn a_failed_prefill_leaves_the_prompt_to_the_decode_worker_and_is_reported() {
         .enumerate()
     {
         pools.prefill[0].fault(fault, 1);
-        let (reply, receipt) = pools.ask(&format!("r{n}"), &topic_chat(fault));
+        let (reply, receipt) = pools.send(&format!("r{n}"), &topic_chat(fault));
         assert_eq!(reply.status, 200, "{fault}: {}", reply.text());
         assert_eq!(rewrites(&reply, &receipt), [""; 0], "{fault}");
         let prefill = &receipt["prefill"];
@@ -49,7 +49,7 @@ fn a_failed_prefill_leaves_the_prompt_to_the_decode_worker_and_is_reported() {
         );
     }
     assert_eq!(pools.counted("prefill_failed"), 6.0);
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -61,12 +61,12 @@ fn a_failed_pinned_prefill_worker_does_not_cost_the_request_either() {
         ("batch", json!({"model": "sim", "prompt": ["one", "two"]})),
     ] {
         pools.prefill[1].fault("500", 1);
-        let reply = pools.ask_with(id, &body, &[("x-warmroute-worker", "p2")]);
+        let reply = pools.send_with(id, &body, &[("x-warmroute-worker", "p2")]);
         assert_eq!(reply.status, 200, "{id}: {}", reply.text());
         assert_eq!(pools.router.receipt(id)["prefill"]["skipped"], true, "{id}");
     }
     assert_eq!(pools.prefill[0].stats()["executions"], 0);
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_prefill_worker_that_is_gone_costs_one_connect_and_then_nothing() {
     let mut pools = SimulatedPools::start(1, 1, "health_checks: {interval: 1h}\n");
     pools.prefill[0].kill();
     let reasons: Vec<Value> = (0..3)
-        .map(|n| pools.ask(&format!("r{n}"), &topic_chat("gone")).1["prefill"]["reason"].clone())
+        .map(|n| pools.send(&format!("r{n}"), &topic_chat("gone")).1["prefill"]["reason"].clone())
         .collect();
     assert!(
         reasons
@@ -84,7 +84,7 @@ fn a_prefill_worker_that_is_gone_costs_one_connect_and_then_nothing() {
         "{reasons:?}"
     );
     assert_eq!(reasons[2], "no_prefill_worker");
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_reply_without_transfer_parameters_is_a_failed_prefill_and_the_body_is_sent_
         scripted
             .prefill
             .script(ScriptedReply::whole(json_reply("200 OK", "", reply)));
-        assert_eq!(scripted.ask(&format!("r{n}"), body).status, 200, "{reply}");
+        assert_eq!(scripted.send(&format!("r{n}"), body).status, 200, "{reply}");
         assert_eq!(
             scripted.decode.next_request().body,
             body.as_bytes(),
@@ -116,20 +116,20 @@ fn a_reply_without_transfer_parameters_is_a_failed_prefill_and_the_body_is_sent_
             "{reply}"
         );
     }
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
 fn a_request_that_the_prefill_worker_refuses_goes_to_the_decode_worker() {
     let pools = SimulatedPools::start(1, 1, "");
-    let reply = pools.ask_with("r", &chat("sim", &words("long", 60), 10_000_000), &[]);
+    let reply = pools.send_with("r", &chat("sim", &words("long", 60), 10_000_000), &[]);
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert_eq!(
         pools.router.workers()[0]["state"],
         "ready",
         "no worker is blamed"
     );
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -141,14 +141,14 @@ fn a_decode_worker_that_fails_is_replaced_and_the_prompt_handed_over_again() {
             .decode
             .iter()
             .for_each(|engine| engine.fault("none", 1));
-        let (_, before) = pools.ask(&format!("before{n}"), &topic_chat(fault));
+        let (_, before) = pools.send(&format!("before{n}"), &topic_chat(fault));
         let failing = if before["winner"]["worker"] == "d1" {
             0
         } else {
             1
         };
         pools.decode[failing].fault(fault, 1);
-        let (reply, receipt) = pools.ask(&format!("r{n}"), &topic_chat(fault));
+        let (reply, receipt) = pools.send(&format!("r{n}"), &topic_chat(fault));
         assert_eq!(reply.status, 200, "{fault}: {}", reply.text());
         let attempts = receipt["attempts"].as_array().expect("attempts");
         assert_eq!(attempts.len(), 2, "{fault}: {receipt:#}");
@@ -159,7 +159,7 @@ fn a_decode_worker_that_fails_is_replaced_and_the_prompt_handed_over_again() {
             "{fault}"
         );
     }
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_client_that_leaves_during_the_prefill_ends_it_and_the_decode_worker_gets_no
         drop(client);
         scripted.prefill.hang_up();
     }
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
     assert_eq!(scripted.decode.requests(), 0);
     assert!(
         scripted
@@ -203,7 +203,7 @@ fn a_client_that_leaves_during_the_reply_ends_it_and_frees_both_loads() {
     client.read_until("choices");
     drop(client);
     scripted.decode.hang_up();
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_client_may_not_send_kv_transfer_fields() {
     for (field, value) in fields {
         let mut body = chat("m", "hi", 2);
         body[field] = value;
-        let reply = scripted.ask("r", &body.to_string());
+        let reply = scripted.send("r", &body.to_string());
         assert_eq!(
             (reply.status, reply.error_code().as_str()),
             (403, "field_not_allowed"),

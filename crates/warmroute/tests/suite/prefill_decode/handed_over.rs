@@ -23,7 +23,7 @@ fn the_reply_equals_that_of_a_single_engine() {
     for (n, body) in [topic_chat("chat", 12), completion].into_iter().enumerate() {
         let path = if n == 0 { CHAT } else { "/v1/completions" };
         let want = RawClient::post(&alone.data(), path, body.to_string().as_bytes()).json();
-        let (reply, receipt) = pools.ask(&format!("r{n}"), &body);
+        let (reply, receipt) = pools.send(&format!("r{n}"), &body);
         assert_eq!(reply.status, 200, "{}", reply.text());
         let (got, usage) = (reply.json(), &want["usage"]);
         assert_eq!(got["choices"], want["choices"]);
@@ -62,7 +62,7 @@ fn the_reply_equals_that_of_a_single_engine() {
         (&json!(2), &json!(2))
     );
     assert_eq!(pools.counted("ok"), 2.0);
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_streams_first_token_is_the_decode_workers_and_its_options_do_not_reach_the_
     let pools = SimulatedPools::start(1, 1, "");
     let mut body = streamed(topic_chat("stream", 10));
     body["stream_options"] = json!({"include_usage": true});
-    let reply = pools.ask_with("s", &body, &[]);
+    let reply = pools.send_with("s", &body, &[]);
     let alone = Program::engine(&["--speed", "20"]);
     let want = RawClient::post(
         &alone.data(),
@@ -89,7 +89,7 @@ fn a_streams_first_token_is_the_decode_workers_and_its_options_do_not_reach_the_
         receipt["outcome"]["ttft_ms"].as_f64() >= receipt["prefill"]["ms"].as_f64(),
         "{receipt:#}"
     );
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn both_bodies_are_the_clients_bytes_except_for_spliced_members() {
     );
     let body = "{ \"model\":\"m\", \"x-own\": [1e2, {}],\n \"messages\":[{\"role\":\"user\",\"content\":\"h\\u00e9\"}], \
                 \"max_tokens\": 64,\"stream\":true,\"stream_options\":{},\"min_tokens\": 3 }";
-    assert_eq!(scripted.ask("r", body).status, 200);
+    assert_eq!(scripted.send("r", body).status, 200);
     let prefill = scripted.prefill.next_request();
     let same = "{ \"model\":\"m\", \"x-own\": [1e2, {}],\n \"messages\":[{\"role\":\"user\",\"content\":\"h\\u00e9\"}], ";
     let sent = String::from_utf8(prefill.body.clone()).expect("text");
@@ -142,7 +142,7 @@ fn an_engine_without_token_ids_hands_over_only_its_parameters() {
         ScriptedReply::whole(json_reply("200 OK", "", offered)),
         yes(),
     );
-    let reply = scripted.ask("r", &chat("m", "hi", 4).to_string());
+    let reply = scripted.send("r", &chat("m", "hi", 4).to_string());
     assert_eq!(
         rewrites(&reply, &scripted.router.receipt("r")),
         ["kv_transfer"]
@@ -158,7 +158,7 @@ fn an_engine_without_token_ids_hands_over_only_its_parameters() {
 #[contract("DY25")]
 fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
     let pools = SimulatedPools::start(2, 2, "");
-    let (_, first) = pools.ask("first", &topic_chat("again", 4));
+    let (_, first) = pools.send("first", &topic_chat("again", 4));
     for side in [
         &first["prefill"]["target"]["worker"],
         &first["winner"]["worker"],
@@ -166,7 +166,7 @@ fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
         pools.warm(side.as_str().expect("a name"));
     }
     for n in 0..3 {
-        let (_, again) = pools.ask(&format!("again{n}"), &topic_chat("again", 4));
+        let (_, again) = pools.send(&format!("again{n}"), &topic_chat("again", 4));
         assert_eq!(again["prefill"]["target"], first["prefill"]["target"]);
         assert_eq!(again["winner"], first["winner"]);
         assert_eq!(again["candidates"][0]["cache_source"], "events");
@@ -185,7 +185,7 @@ fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
         .filter_map(|row| row["exact"].as_u64())
         .sum();
     assert_eq!(judged, 4, "{rows:#}");
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -222,17 +222,17 @@ fn a_running_prefill_counts_as_load_of_the_prefill_worker_only() {
     eventually("the load to be freed", || {
         (scripted.router.metric("warmroute_leases", "") == 0.0).then_some(())
     });
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
 #[contract("V40")]
 fn a_tail_under_the_threshold_stays_with_the_decode_worker() {
     let pools = SimulatedPools::start(1, 1, "disaggregation: {uncached_token_threshold: 64}\n");
-    let (_, first) = pools.ask("first", &topic_chat("warm", 4));
+    let (_, first) = pools.send("first", &topic_chat("warm", 4));
     assert_eq!(first["prefill"]["skipped"], false);
     pools.warm("d1");
-    let (reply, again) = pools.ask("again", &topic_chat("warm", 4));
+    let (reply, again) = pools.send("again", &topic_chat("warm", 4));
     assert_eq!(
         again["prefill"],
         json!({"target": null, "skipped": true, "reason": "under_threshold", "ms": null})

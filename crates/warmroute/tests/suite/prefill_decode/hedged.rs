@@ -35,7 +35,7 @@ fn a_hedge_that_would_need_a_prefill_is_not_sent_and_adds_no_speculative_entry()
     let config = "request: {hedge_after: 100ms, timeout: 2s}\ndisaggregation: {uncached_token_threshold: 64}\n";
     let router = serve(&workers, config).ready(3);
     let request = chat("sim", &words("hedged", 120), 4);
-    let ask = |id: &str| {
+    let send = |id: &str| {
         let headers = [("x-request-id", id)];
         RawClient::post_with(
             &router.data(),
@@ -45,7 +45,7 @@ fn a_hedge_that_would_need_a_prefill_is_not_sent_and_adds_no_speculative_entry()
         )
         .status
     };
-    assert_eq!(ask("first"), 200);
+    assert_eq!(send("first"), 200);
     let first = router.receipt("first");
     assert_eq!(first["prefill"]["skipped"], false, "{first}");
     let (slow, at, other) = if first["winner"]["worker"] == "d1" {
@@ -61,7 +61,7 @@ fn a_hedge_that_would_need_a_prefill_is_not_sent_and_adds_no_speculative_entry()
 
     decode[at].fault("hang", 1);
     assert_eq!(
-        ask("slow"),
+        send("slow"),
         504,
         "the worker with the prompt hangs, and no other gets the request"
     );
@@ -73,5 +73,5 @@ fn a_hedge_that_would_need_a_prefill_is_not_sent_and_adds_no_speculative_entry()
         "no request was sent to it"
     );
     assert_eq!(decode[1 - at].stats()["executions"], 0);
-    router.settled();
+    router.wait_until_idle();
 }

@@ -44,5 +44,5 @@ fn both_legs_get_the_chat_and_the_client_gets_a_message() {
         ["messages", "token_ids", "kv_transfer"]
     );
     assert_eq!(receipt["prefill"]["skipped"], false);
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }

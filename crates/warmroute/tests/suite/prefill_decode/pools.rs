@@ -47,7 +47,7 @@ impl SimulatedPools {
     }
 
     /// Sends a request with this id and these headers.
-    pub(crate) fn ask_with(&self, id: &str, body: &Value, headers: &[(&str, &str)]) -> RawReply {
+    pub(crate) fn send_with(&self, id: &str, body: &Value, headers: &[(&str, &str)]) -> RawReply {
         let path = if body["messages"].is_null() {
             "/v1/completions"
         } else {
@@ -66,8 +66,8 @@ impl SimulatedPools {
     }
 
     /// Sends a request with this id; returns the reply and its settled receipt.
-    pub(crate) fn ask(&self, id: &str, body: &Value) -> (RawReply, Value) {
-        let reply = self.ask_with(id, body, &[]);
+    pub(crate) fn send(&self, id: &str, body: &Value) -> (RawReply, Value) {
+        let reply = self.send_with(id, body, &[]);
         (reply, self.router.receipt(id))
     }
 
@@ -151,7 +151,7 @@ impl ScriptedPools {
     }
 
     /// Sends exactly these bytes as a chat.
-    pub(crate) fn ask(&self, id: &str, body: &str) -> RawReply {
+    pub(crate) fn send(&self, id: &str, body: &str) -> RawReply {
         RawClient::post_with(
             &self.router.data(),
             CHAT,

@@ -32,7 +32,7 @@ fn a_pool_exists_from_its_first_worker_until_its_last() {
         + &worker("p1", &late, "prefill", "")
         + &worker("p9", &other.url(), "prefill", "");
     let router = serve(&workers, "").ready(2);
-    let ask = |id: &str| {
+    let send = |id: &str| {
         let headers = [("x-request-id", id)];
         let reply = RawClient::post_with(
             &router.data(),
@@ -44,7 +44,7 @@ fn a_pool_exists_from_its_first_worker_until_its_last() {
         router.receipt(id)["prefill"].clone()
     };
     assert_eq!(
-        ask("before"),
+        send("before"),
         Value::Null,
         "pools meet by model name, and this model has no prefill worker yet"
     );
@@ -52,9 +52,9 @@ fn a_pool_exists_from_its_first_worker_until_its_last() {
     eventually("the late worker to be ready", || {
         (router.workers()[1]["state"] == "ready").then_some(())
     });
-    assert_eq!(ask("while")["target"]["worker"], "p1");
+    assert_eq!(send("while")["target"]["worker"], "p1");
     prefill.kill();
-    let reasons = ["after1", "after2"].map(|id| ask(id)["reason"].clone());
+    let reasons = ["after1", "after2"].map(|id| send(id)["reason"].clone());
     assert_eq!(reasons[1], "no_prefill_worker", "{reasons:?}");
 }
 
@@ -66,11 +66,14 @@ fn each_pool_has_its_own_policy_and_a_request_sets_that_of_the_decode_leg() {
         2,
         "  prefill_policy: round_robin\n  decode_policy: kv_aware\n",
     );
-    let ask = |id: &str, headers: &[(&str, &str)]| {
-        assert_eq!(pools.ask_with(id, &topic_chat("same"), headers).status, 200);
+    let send = |id: &str, headers: &[(&str, &str)]| {
+        assert_eq!(
+            pools.send_with(id, &topic_chat("same"), headers).status,
+            200
+        );
         pools.router.receipt(id)
     };
-    let receipts: Vec<Value> = (0..3).map(|n| ask(&format!("r{n}"), &[])).collect();
+    let receipts: Vec<Value> = (0..3).map(|n| send(&format!("r{n}"), &[])).collect();
     let prefills: Vec<_> = receipts
         .iter()
         .map(|receipt| &receipt["prefill"]["target"]["worker"])
@@ -88,7 +91,7 @@ fn each_pool_has_its_own_policy_and_a_request_sets_that_of_the_decode_leg() {
         "the longest prefix"
     );
     assert_eq!(
-        ask("named", &[("x-warmroute-policy", "random")])["policy"],
+        send("named", &[("x-warmroute-policy", "random")])["policy"],
         "random"
     );
 }
@@ -100,7 +103,7 @@ fn a_pinned_worker_is_used_in_its_own_role() {
         let id = format!("r{n}");
         assert_eq!(
             pools
-                .ask_with(&id, &topic_chat("pinned"), &[("x-warmroute-worker", name)])
+                .send_with(&id, &topic_chat("pinned"), &[("x-warmroute-worker", name)])
                 .status,
             200
         );
@@ -118,7 +121,7 @@ fn a_pinned_worker_is_used_in_its_own_role() {
 #[test]
 fn when_switched_off_no_request_is_split_and_prefill_workers_get_none() {
     let pools = SimulatedPools::start(1, 1, "disaggregation: {mode: off}\n");
-    let (reply, receipt) = pools.ask("r", &topic_chat("off"));
+    let (reply, receipt) = pools.send("r", &topic_chat("off"));
     assert_eq!((reply.status, &receipt["prefill"]), (200, &Value::Null));
     assert_eq!(receipt["excluded"][0]["reason"], "role");
     assert_eq!(pools.prefill[0].stats()["executions"], 0);
@@ -129,7 +132,7 @@ fn a_request_with_several_prompts_is_not_split() {
     let pools = SimulatedPools::start(1, 1, "");
     let body =
         json!({"model": "sim", "prompt": [words("one", 40), words("two", 40)], "max_tokens": 4});
-    let (reply, receipt) = pools.ask("r", &body);
+    let (reply, receipt) = pools.send("r", &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(receipt["prefill"]["reason"], "unsplittable");
 }
@@ -175,5 +178,5 @@ fn a_reservation_names_both_legs_and_holds_both() {
     let mut client = RawClient::connect(&pools.router.data());
     client.send("DELETE", "/v1/route/k", &[], b"");
     assert_eq!(client.reply().status, 200);
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }

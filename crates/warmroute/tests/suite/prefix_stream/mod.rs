@@ -66,16 +66,16 @@ impl PrefixStream {
     }
 
     /// Sends an event about a chat's system prompt for model `sim`. Needs a connection.
-    pub fn say(&self, kind: &str, system: &str, tokens: u32) {
+    pub fn publish(&self, kind: &str, system: &str, tokens: u32) {
         let key = Anchor::System(system.into()).key("sim", 1024);
         let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.say_raw(&format!(
+        self.publish_raw(&format!(
             "event: {kind}\ndata: {{\"prefix_hash\": \"{key}\", \"token_count\": {tokens}}}\n\n"
         ));
     }
 
     /// Sends these bytes. Needs a connection.
-    pub fn say_raw(&self, text: &str) {
+    pub fn publish_raw(&self, text: &str) {
         let mut state = self.state.lock().unwrap();
         let newest = state.open.last_mut().expect("the router is connected");
         newest.write_all(text.as_bytes()).expect("the router reads");

@@ -51,8 +51,8 @@ fn backends(prometheus: &Prometheus, query: &str) -> Vec<String> {
 fn the_alerts_fire_while_redis_or_a_stream_is_away_and_clear_when_it_is_back() {
     test_programs::require!(RedisServer, Prometheus);
     let mut redis = RedisServer::start();
-    let scene = TrafficFixture::start(&redis);
-    let prometheus = Prometheus::scraping(&scene.router().admin(), &without_waits());
+    let fixture = TrafficFixture::start(&redis);
+    let prometheus = Prometheus::scraping(&fixture.router().admin(), &without_waits());
     prometheus.scraped(2);
     until_firing(&prometheus, &[]);
 
@@ -75,11 +75,11 @@ fn the_alerts_fire_while_redis_or_a_stream_is_away_and_clear_when_it_is_back() {
     until_firing(&prometheus, &[]);
     assert_eq!(prometheus.number(queries::FALLBACK_ACTIVE), None);
 
-    scene.stream.go_away();
+    fixture.stream.go_away();
     until_firing(&prometheus, &[(CONSUMER, "b")]);
     assert_eq!(backends(&prometheus, queries::CONSUMER_GONE), ["b"]);
     assert_eq!(prometheus.number(queries::FALLBACK_ACTIVE), None);
-    scene.stream.come_back();
+    fixture.stream.come_back();
     until_firing(&prometheus, &[]);
     assert!(backends(&prometheus, queries::CONSUMER_GONE).is_empty());
 }

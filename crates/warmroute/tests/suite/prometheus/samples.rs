@@ -29,16 +29,16 @@ struct QueryAnswers<'a> {
 fn the_eleven_queries_run_unchanged_and_match_the_traffic() {
     test_programs::require!(RedisServer, Prometheus);
     let redis = RedisServer::start();
-    let scene = TrafficFixture::start(&redis);
-    let begun = gets_by_time(&page(&scene));
-    let prometheus = Prometheus::scraping(&scene.router().admin(), "");
+    let fixture = TrafficFixture::start(&redis);
+    let first = gets_by_time(&page(&fixture));
+    let prometheus = Prometheus::scraping(&fixture.router().admin(), "");
     // Before any traffic, every family is present with 0.
     prometheus.scraped(2);
     before_any_traffic(&prometheus);
-    let before = gets_by_time(&page(&scene));
+    let before = gets_by_time(&page(&fixture));
 
-    let mut sent = scene.traffic();
-    let held = scene.two_in_flight(&mut sent);
+    let mut sent = fixture.traffic();
+    let in_flight = fixture.two_in_flight(&mut sent);
     patiently("the requests in flight", || {
         let load: Vec<f64> = prometheus
             .query(queries::BACKEND_LOAD)
@@ -47,7 +47,7 @@ fn the_eleven_queries_run_unchanged_and_match_the_traffic() {
             .collect();
         (load.len() == 2 && load.iter().sum::<f64>() == 2.0).then_some(())
     });
-    drop(held);
+    drop(in_flight);
     let total = (sent.not_by_cache() + sent.overlaps.len()) as f64;
     patiently("the last requests to be scraped", || {
         let decided = prometheus.number("sum(continuum_kv_index_routing_decisions_total)")?;
@@ -55,14 +55,14 @@ fn the_eleven_queries_run_unchanged_and_match_the_traffic() {
         let idle = prometheus.number("sum(continuum_prefix_routing_backend_distribution)")? == 0.0;
         (decided == total && idle).then_some(())
     });
-    let now = gets_by_time(&page(&scene));
+    let now = gets_by_time(&page(&fixture));
     let all = now.last().expect("a histogram has buckets").1;
     let slowest_get = now
         .iter()
         .find(|(_, count)| *count == all)
         .expect("the last has all")
         .0;
-    let gets = [begun, before].map(|old| {
+    let gets = [first, before].map(|old| {
         now.iter()
             .zip(old)
             .map(|(all, old)| (all.0, all.1 - old.1))
@@ -252,8 +252,8 @@ impl QueryAnswers<'_> {
     }
 }
 
-fn page(scene: &TrafficFixture) -> Page {
-    Page::read(&RawClient::get(&scene.router().admin(), "/metrics").text())
+fn page(fixture: &TrafficFixture) -> Page {
+    Page::read(&RawClient::get(&fixture.router().admin(), "/metrics").text())
 }
 
 /// The buckets of the duration of `get`s.

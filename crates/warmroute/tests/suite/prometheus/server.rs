@@ -15,7 +15,7 @@ use test_programs::{ReservedPort, limit};
 use crate::harness::{RawClient, Stopwatch};
 
 /// Longer than anything here takes; only a failing test waits this long.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// Interval of scrapes and of rule evaluations.
 const INTERVAL: &str = "1s";
 
@@ -26,10 +26,7 @@ pub(crate) fn patiently<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> 
         if let Some(value) = check() {
             return value;
         }
-        assert!(
-            waiting.elapsed() < PATIENCE,
-            "waited {PATIENCE:?} for {what}"
-        );
+        assert!(waiting.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -86,12 +83,12 @@ impl Prometheus {
 
     /// The result of a query at the current time.
     pub(crate) fn query(&self, query: &str) -> Vec<Series> {
-        self.ask(&format!("query={}", encoded(query)))
+        self.run_query(&format!("query={}", encoded(query)))
     }
 
     /// The result at the time of an earlier result.
     pub(crate) fn query_at(&self, query: &str, time: f64) -> Vec<Series> {
-        self.ask(&format!("query={}&time={time:.3}", encoded(query)))
+        self.run_query(&format!("query={}&time={time:.3}", encoded(query)))
     }
 
     /// The only number in a query's result; `None` if the result is empty.
@@ -142,7 +139,7 @@ impl Prometheus {
         let url = format!("http://{}", self.address);
         let output = limit::output(
             Command::new("promtool").args(["query", "instant", &url, query]),
-            PATIENCE,
+            TIMEOUT,
         );
         assert!(
             output.status.success(),
@@ -152,9 +149,9 @@ impl Prometheus {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn ask(&self, question: &str) -> Vec<Series> {
-        let answer = RawClient::get(&self.address, &format!("/api/v1/query?{question}")).json();
-        assert_eq!(answer["status"], "success", "{question}: {answer}");
+    fn run_query(&self, parameters: &str) -> Vec<Series> {
+        let answer = RawClient::get(&self.address, &format!("/api/v1/query?{parameters}")).json();
+        assert_eq!(answer["status"], "success", "{parameters}: {answer}");
         let result = answer["data"]["result"]
             .as_array()
             .expect("a vector")
@@ -209,7 +206,7 @@ fn spawn(folder: &TempDir, address: &str) -> Child {
 /// False if the process has ended.
 fn is_ready(child: &mut Child, address: &str) -> bool {
     let waiting = Stopwatch::start();
-    while waiting.elapsed() < PATIENCE {
+    while waiting.elapsed() < TIMEOUT {
         if child.try_wait().unwrap().is_some() {
             return false;
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::queries;
 use crate::{
-    harness::{Program, RawClient, RoutedFleet, eventually, says, words},
+    harness::{Program, RawClient, RoutedFleet, chat_message, eventually, words},
     prefix_stream::PrefixStream,
     redis_server::RedisServer,
 };
@@ -76,14 +76,14 @@ impl TrafficFixture {
         let mut sent = SentRequests::default();
         let [whole, part] = self.homes_on_a(&mut sent);
         self.burst(&whole, &mut sent);
-        self.stream.say("cache_created", &whole, ALL_OF_IT);
+        self.stream.publish("cache_created", &whole, ALL_OF_IT);
         self.cached_on_b(&whole, 1.0, 5, &mut sent);
         // A bit less than half of it.
         let prompt_tokens = self.chat(&part).prompt_tokens;
         sent.owner += 1;
         sent.skips += 1;
         let held = prompt_tokens * 45 / 100;
-        self.stream.say("cache_created", &part, held);
+        self.stream.publish("cache_created", &part, held);
         self.cached_on_b(
             &part,
             f64::from(held) / f64::from(prompt_tokens),
@@ -212,6 +212,9 @@ struct PlacedRequest {
 }
 
 fn chat(system: &str, temperature: f64) -> Value {
-    let messages = [says("system", system), says("user", "hello")];
+    let messages = [
+        chat_message("system", system),
+        chat_message("user", "hello"),
+    ];
     json!({"model": "sim", "messages": messages, "max_tokens": 2, "ignore_eos": true, "temperature": temperature})
 }

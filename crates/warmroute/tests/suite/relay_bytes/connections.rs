@@ -61,7 +61,7 @@ fn pipelined_requests_are_answered_one_after_the_other() {
 fn an_http_1_0_client_gets_a_plain_reply_and_a_stream_that_ends_with_the_connection() {
     let pair = RoutedEngine::start();
     let body = chat("m", "hi", 1).to_string();
-    let ask = |body: &str| {
+    let send = |body: &str| {
         let mut client = RawClient::connect(&pair.router.data());
         client.send_bytes(
             format!(
@@ -74,7 +74,7 @@ fn an_http_1_0_client_gets_a_plain_reply_and_a_stream_that_ends_with_the_connect
         assert!(client.is_closed());
         reply
     };
-    let reply = ask(&body);
+    let reply = send(&body);
     assert_eq!(
         (reply.status, reply.text().as_str(), reply.clean),
         (200, r#"{"id":"1"}"#, true)
@@ -84,7 +84,7 @@ fn an_http_1_0_client_gets_a_plain_reply_and_a_stream_that_ends_with_the_connect
         &events[..9],
         &events[9..],
     ])));
-    let reply = ask(&streamed(chat("m", "hi", 1)).to_string());
+    let reply = send(&streamed(chat("m", "hi", 1)).to_string());
     assert_eq!(
         (reply.status, reply.body.as_slice(), reply.clean),
         (200, events.as_slice(), true)

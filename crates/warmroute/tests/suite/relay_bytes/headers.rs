@@ -152,7 +152,7 @@ fn custom_headers_are_forwarded_in_order_byte_for_byte() {
         let mut seen = pair.engine.next_request().headers();
         seen.retain(|(name, _)| name.starts_with("x-") && name != "x-request-id");
         prop_assert_eq!(sorted(seen), sorted(fields));
-        pair.keep(client);
+        pair.reuse(client);
         Ok(())
     });
     result.unwrap();

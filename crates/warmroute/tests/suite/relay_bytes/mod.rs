@@ -48,7 +48,7 @@ impl RoutedEngine {
             .unwrap_or_else(|| RawClient::connect(&self.router.data()))
     }
 
-    fn keep(&self, client: RawClient) {
+    fn reuse(&self, client: RawClient) {
         self.idle.replace(Some(client));
     }
 }

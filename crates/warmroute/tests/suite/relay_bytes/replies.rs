@@ -57,7 +57,7 @@ fn any_plain_reply_reaches_the_client_byte_for_byte() {
         prop_assert_eq!(reply.header("content-type").unwrap_or_default(), kind);
         prop_assert_eq!(reply.header("x-engine"), Some(&*bytes.len().to_string()));
         prop_assert_eq!(reply.body, bytes);
-        pair.keep(client);
+        pair.reuse(client);
         Ok(())
     });
     result.unwrap();
@@ -86,7 +86,7 @@ fn any_event_stream_reaches_the_client_byte_for_byte_and_ends_cleanly() {
             String::from_utf8_lossy(&bytes)
         );
         prop_assert_eq!(reply.body, bytes);
-        pair.keep(client);
+        pair.reuse(client);
         Ok(())
     });
     result.unwrap();

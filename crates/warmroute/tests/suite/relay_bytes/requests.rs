@@ -54,7 +54,7 @@ fn any_body_reaches_the_engine_byte_for_byte_however_it_is_cut_and_framed() {
             String::from_utf8_lossy(&body)
         );
         prop_assert_eq!(seen.body, body);
-        pair.keep(client);
+        pair.reuse(client);
         Ok(())
     });
     result.unwrap();

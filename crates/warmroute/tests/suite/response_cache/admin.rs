@@ -3,7 +3,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use super::{CachedRouter, question, with};
+use super::{CachedRouter, chat_body, with};
 use crate::{
     harness::{RawClient, RouterQueries as _, assert_shape, eventually},
     redis_server::RedisServer,
@@ -30,7 +30,7 @@ fn shape(redis: Option<Value>) -> Value {
 fn the_stats_have_the_documented_keys_and_the_counts_of_the_requests() {
     let cached = CachedRouter::start(", ttl: 10m, capacity: 50");
     for temperature in [0, 0, 0, 1] {
-        cached.status(&with(question("why?"), "temperature", json!(temperature)));
+        cached.status(&with(chat_body("why?"), "temperature", json!(temperature)));
     }
     let stats = cached.stats();
     assert_shape(&stats, &shape(None));
@@ -114,7 +114,7 @@ fn the_whole_cache_is_cleared_by_clear_all_only() {
         )
     };
     for text in ["a", "b"] {
-        cached.status(&question(text));
+        cached.status(&chat_body(text));
     }
     eventually("both replies to be stored", || {
         (cached.stats()["entries"] == 2).then_some(())
@@ -135,13 +135,13 @@ fn the_whole_cache_is_cleared_by_clear_all_only() {
             refused.text()
         );
     }
-    assert_eq!(cached.status(&question("a")), "HIT stored");
+    assert_eq!(cached.status(&chat_body("a")), "HIT stored");
     let cleared = invalidate(r#"{"clear_all": true}"#);
     assert_eq!(
         cleared.json(),
         json!({"success": true, "action": "clear_all", "cleared_entries": 2})
     );
-    assert_eq!(cached.status(&question("a")), "MISS not_found");
+    assert_eq!(cached.status(&chat_body("a")), "MISS not_found");
     eventually("the new reply to be stored", || {
         (cached.stats()["entries"] == 1).then_some(())
     });
@@ -168,8 +168,8 @@ fn with_redis_the_stats_show_its_connections_and_a_clear_keeps_foreign_keys() {
     eventually("Redis to be in use", || {
         (cached.stats()["redis"]["fallback_active"] == false).then_some(())
     });
-    cached.status(&question("why?"));
-    assert_eq!(cached.status(&question("why?")), "HIT stored");
+    cached.status(&chat_body("why?"));
+    assert_eq!(cached.status(&chat_body("why?")), "HIT stored");
     let keys = redis.ask(&["KEYS", "cr:resp:*"]);
     assert!(
         keys.len() == 1 && keys[0].len() == "cr:resp:".len() + 64,
@@ -199,5 +199,5 @@ fn with_redis_the_stats_show_its_connections_and_a_clear_keeps_foreign_keys() {
     );
     assert_eq!(cleared.json()["cleared_entries"], 1);
     assert_eq!(redis.ask(&["KEYS", "*"]), ["somebody:else"]);
-    assert_eq!(cached.status(&question("why?")), "MISS not_found");
+    assert_eq!(cached.status(&chat_body("why?")), "MISS not_found");
 }

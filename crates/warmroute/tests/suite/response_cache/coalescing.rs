@@ -5,7 +5,7 @@ use std::time::Duration;
 use contract_id::contract;
 use serde_json::json;
 
-use super::{CachedRouter, FINE, question, without};
+use super::{CachedRouter, FINE, chat_body, without};
 use crate::harness::{RawClient, RouterQueries as _, ScriptedReply, eventually, json_reply};
 
 #[test]
@@ -18,7 +18,7 @@ fn of_many_simultaneous_misses_one_is_sent() {
         "response_cache: {enabled: true}\ncache: {enable_deduplication: false}\n",
         late,
     );
-    let body = without(question("why?"), "temperature");
+    let body = without(chat_body("why?"), "temperature");
     let mut clients: Vec<_> = (0..16)
         .map(|_| RawClient::chat(&cached.router.data(), &body))
         .collect();
@@ -37,7 +37,7 @@ fn of_many_simultaneous_misses_one_is_sent() {
     };
     assert_eq!((count_of("MISS"), count_of("HIT")), (1, 15));
     assert_eq!(cached.status(&body), "HIT stored");
-    cached.router.settled();
+    cached.router.wait_until_idle();
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_request_from_before_a_clear_answers_none_after_it() {
             json_reply("200 OK", "", &FINE.replace("yes", "old")),
         ),
     );
-    let mut early = RawClient::chat(&cached.router.data(), &question("why?"));
+    let mut early = RawClient::chat(&cached.router.data(), &chat_body("why?"));
     cached.engine.next_request();
     let cleared = RawClient::post(
         &cached.router.admin(),
@@ -60,14 +60,14 @@ fn a_request_from_before_a_clear_answers_none_after_it() {
     assert_eq!(cleared.json()["success"], json!(true));
     cached.engine.script(super::fine());
     // The reply in flight is neither joined nor stored when it arrives.
-    assert_eq!(cached.ask(&question("why?")).text(), FINE);
+    assert_eq!(cached.send(&chat_body("why?")).text(), FINE);
     assert!(early.reply().text().contains("old"));
     eventually("all cacheable replies to be stored", || {
-        (cached.ask(&question("why?")).text() == FINE).then_some(())
+        (cached.send(&chat_body("why?")).text() == FINE).then_some(())
     });
     assert_eq!(
         (
-            cached.status(&question("why?")).as_str(),
+            cached.status(&chat_body("why?")).as_str(),
             cached.engine.requests()
         ),
         ("HIT stored", 2)

@@ -5,15 +5,15 @@ use std::time::Duration;
 use contract_id::contract;
 use serde_json::json;
 
-use super::{CachedRouter, FINE, cache_headers, fine, question, status, with, without};
+use super::{CachedRouter, FINE, cache_headers, chat_body, fine, status, with, without};
 use crate::harness::{RawClient, RouterQueries as _, Stopwatch, eventually};
 
 #[test]
 #[contract("CK22", "CK24", "CK26", "CH19")]
 fn an_equal_request_reaches_no_engine_again() {
     let cached = CachedRouter::start("");
-    assert_eq!(cached.status(&question("why?")), "MISS not_found");
-    let again = cached.ask(&question("why?"));
+    assert_eq!(cached.status(&chat_body("why?")), "MISS not_found");
+    let again = cached.send(&chat_body("why?"));
     assert_eq!(
         (status(&again).as_str(), again.text().as_str()),
         ("HIT stored", FINE)
@@ -24,7 +24,7 @@ fn an_equal_request_reaches_no_engine_again() {
             .header("age")
             .is_some_and(|age| age.parse::<u64>().is_ok_and(|age| age < 60))
     );
-    assert_eq!(cached.status(&question("how?")), "MISS not_found");
+    assert_eq!(cached.status(&chat_body("how?")), "MISS not_found");
     assert_eq!(cached.engine.requests(), 2);
     let receipt = cached.router.receipt_of(&again);
     assert_eq!(
@@ -45,7 +45,7 @@ fn an_equal_request_reaches_no_engine_again() {
         None,
         "no worker was called"
     );
-    cached.router.settled();
+    cached.router.wait_until_idle();
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn only_a_temperature_of_zero_or_none_is_looked_up() {
         (json!("0"), "BYPASS temperature"),
         (json!(null), "MISS not_found"),
     ] {
-        let body = with(question("why?"), "temperature", temperature.clone());
+        let body = with(chat_body("why?"), "temperature", temperature.clone());
         // 0 and 0.0 are one number and may be one request or two; both must be looked up.
         let found = cached.status(&body);
         assert!(
@@ -68,7 +68,7 @@ fn only_a_temperature_of_zero_or_none_is_looked_up() {
             "{temperature}: {found}"
         );
     }
-    let absent = without(question("why?"), "temperature");
+    let absent = without(chat_body("why?"), "temperature");
     assert_eq!(
         [cached.status(&absent), cached.status(&absent)],
         ["MISS not_found", "HIT stored"]
@@ -87,8 +87,8 @@ fn a_disabled_cache_reports_it_and_stores_nothing() {
     let plain = CachedRouter::with("cache: {enable_deduplication: false}\n", fine());
     assert_eq!(
         [
-            plain.status(&question("why?")),
-            plain.status(&question("why?"))
+            plain.status(&chat_body("why?")),
+            plain.status(&chat_body("why?"))
         ],
         ["BYPASS off", "BYPASS off"]
     );
@@ -109,23 +109,23 @@ fn a_disabled_cache_reports_it_and_stores_nothing() {
 #[contract("S47", "CH19")]
 fn a_client_may_forbid_storing_or_require_a_new_reply() {
     let cached = CachedRouter::start("");
-    let ask =
-        |control: &str| status(&cached.ask_as(&question("why?"), &[("cache-control", control)]));
+    let send =
+        |control: &str| status(&cached.send_as(&chat_body("why?"), &[("cache-control", control)]));
     assert_eq!(
-        [ask("no-store"), cached.status(&question("why?"))],
+        [send("no-store"), cached.status(&chat_body("why?"))],
         ["BYPASS no_store", "MISS not_found"]
     );
-    assert_eq!(cached.status(&question("why?")), "HIT stored");
+    assert_eq!(cached.status(&chat_body("why?")), "HIT stored");
     // A new reply replaces the old one.
     assert_eq!(
         [
-            ask("max-age=60, No-Cache"),
-            cached.status(&question("why?"))
+            send("max-age=60, No-Cache"),
+            cached.status(&chat_body("why?"))
         ],
         ["BYPASS no_cache", "HIT stored"]
     );
     assert_eq!(cached.engine.requests(), 3);
-    let pinned = cached.ask_as(&question("why?"), &[("x-warmroute-worker", "w")]);
+    let pinned = cached.send_as(&chat_body("why?"), &[("x-warmroute-worker", "w")]);
     assert_eq!(
         (
             status(&pinned).as_str(),
@@ -141,18 +141,21 @@ fn the_least_recently_used_reply_makes_room() {
     let cached = CachedRouter::start(", capacity: 2");
     // A reply is stored behind its request: each one is in the cache before the next step.
     for (text, entries) in [("a", 1), ("b", 2)] {
-        cached.status(&question(text));
+        cached.status(&chat_body(text));
         eventually("the reply to be stored", || {
             (cached.stats()["entries"] == entries).then_some(())
         });
     }
-    assert_eq!(cached.status(&question("a")), "HIT stored");
-    cached.status(&question("c"));
+    assert_eq!(cached.status(&chat_body("a")), "HIT stored");
+    cached.status(&chat_body("c"));
     eventually("a reply to make room", || {
         (cached.stats()["evictions"] == 1).then_some(())
     });
     assert_eq!(
-        [cached.status(&question("a")), cached.status(&question("c"))],
+        [
+            cached.status(&chat_body("a")),
+            cached.status(&chat_body("c"))
+        ],
         ["HIT stored", "HIT stored"]
     );
 }
@@ -163,10 +166,10 @@ fn hits_do_not_extend_the_ttl_of_a_reply() {
     let ttl = Duration::from_secs(1);
     let cached = CachedRouter::start(", ttl: 1s");
     let since = Stopwatch::start();
-    assert_eq!(cached.status(&question("a")), "MISS not_found");
+    assert_eq!(cached.status(&chat_body("a")), "MISS not_found");
     // The entry does not expire before its TTL, and a hit does not extend it.
     eventually("its TTL to be over", || {
-        (cached.status(&question("a")) == "MISS not_found").then_some(())
+        (cached.status(&chat_body("a")) == "MISS not_found").then_some(())
     });
     assert!(since.elapsed() >= ttl, "{:?}", since.elapsed());
 }
@@ -175,7 +178,7 @@ fn hits_do_not_extend_the_ttl_of_a_reply() {
 #[contract("CK22")]
 fn new_limits_take_effect_at_once_and_another_backend_after_a_restart() {
     let cached = CachedRouter::start("");
-    cached.status(&question("a"));
+    cached.status(&chat_body("a"));
     let reload = |section: &str| {
         cached
             .router
@@ -189,17 +192,20 @@ fn new_limits_take_effect_at_once_and_another_backend_after_a_restart() {
             "response_cache.max_response_size"
         ])
     );
-    let absent = without(question("b"), "temperature");
+    let absent = without(chat_body("b"), "temperature");
     assert_eq!(
-        [cached.status(&absent), cached.status(&question("a"))],
+        [cached.status(&absent), cached.status(&chat_body("a"))],
         ["BYPASS absent_temperature", "HIT stored"]
     );
     assert_eq!(
-        [cached.status(&question("c")), cached.status(&question("c"))],
+        [
+            cached.status(&chat_body("c")),
+            cached.status(&chat_body("c"))
+        ],
         ["MISS not_found", "MISS not_found"]
     );
     assert_eq!(reload("enabled: false")["applied"], json!(true));
-    assert_eq!(cached.status(&question("while it is off")), "BYPASS off");
+    assert_eq!(cached.status(&chat_body("while it is off")), "BYPASS off");
     let reloaded = reload("enabled: true, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}");
     let needed = reloaded["restart_needed"].as_array().expect("a list");
     assert!(
@@ -207,7 +213,10 @@ fn new_limits_take_effect_at_once_and_another_backend_after_a_restart() {
         "{reloaded}"
     );
     assert_eq!(
-        [cached.status(&question("a")), cached.status(&question("a"))],
+        [
+            cached.status(&chat_body("a")),
+            cached.status(&chat_body("a"))
+        ],
         ["MISS not_found", "HIT stored"]
     );
     assert_eq!(

@@ -8,7 +8,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{CachedRouter, question, with};
+use super::{CachedRouter, chat_body, with};
 use crate::harness::{Program, RawClient, RawReply, RouterQueries as _, Stopwatch, words};
 
 const REQUESTS: usize = 600;
@@ -115,14 +115,14 @@ fn a_hit_in_memory() {
     let cached = CachedRouter::start("");
     for (what, words) in [("0.3 KB", 1), ("4 KB", 600), ("64 KB", 10_000)] {
         let body = with(
-            question(&crate::harness::words("why", words)),
+            chat_body(&crate::harness::words("why", words)),
             "max_tokens",
             json!(8),
         );
         cached.status(&body);
         let mut stage: Vec<f64> = (0..200)
             .map(|_| {
-                let reply = cached.ask(&body);
+                let reply = cached.send(&body);
                 assert_eq!(reply.header("x-cache"), Some("HIT"));
                 cached.router.receipt_of(&reply)["timing_us"]["cache"]
                     .as_f64()
@@ -139,8 +139,8 @@ fn a_hit_in_memory() {
     }
     // CPU time of the whole router, compared with a request that is refused as soon as its body is
     // read.
-    let body = question("why?").to_string();
-    cached.ask(&question("why?"));
+    let body = chat_body("why?").to_string();
+    cached.send(&chat_body("why?"));
     let spent = |path: &str, body: &[u8]| {
         let mut client = RawClient::connect(&cached.router.data());
         let before = processor_time(&cached.router);

@@ -6,7 +6,7 @@ use std::{collections::HashMap, fmt::Write as _};
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use super::{CachedRouter, question};
+use super::{CachedRouter, chat_body};
 use crate::{
     harness::{Program, RawClient, RouterQueries as _, SimControls as _, eventually, words},
     redis_server::RedisServer,
@@ -147,7 +147,7 @@ fn hot_prefixes_reach_a_warm_engine() {
         100 * warm / requests
     );
     assert!(warm * 10 >= requests * 8, "{warm} of {requests}");
-    router.settled();
+    router.wait_until_idle();
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn no_request_fails_when_redis_does() {
         }
         failed += usize::from(
             cached
-                .ask(&question(&format!("question {}", n % 40)))
+                .send(&chat_body(&format!("question {}", n % 40)))
                 .status
                 != 200,
         );
@@ -179,7 +179,7 @@ fn no_request_fails_when_redis_does() {
     );
     assert_eq!(failed, 0);
     assert_eq!(
-        cached.status(&question("question 1")),
+        cached.status(&chat_body("question 1")),
         "HIT stored",
         "the fallback to memory is active"
     );

@@ -2,7 +2,7 @@
 
 use contract_id::contract;
 
-use super::{CachedRouter, cache_headers, fine, question};
+use super::{CachedRouter, cache_headers, chat_body, fine};
 
 #[test]
 #[contract("V42", "CK26")]
@@ -11,7 +11,10 @@ fn headers_of_vllm_router_report_hits_too() {
         "response_cache: {enabled: true}\ncompat: {headers: [vllm-router]}\n",
         fine(),
     );
-    let [first, again] = [cached.ask(&question("why?")), cached.ask(&question("why?"))];
+    let [first, again] = [
+        cached.send(&chat_body("why?")),
+        cached.send(&chat_body("why?")),
+    ];
     let header = |reply: &super::RawReply, name| reply.header(name).map(str::to_owned);
     assert_eq!(
         header(&first, "x-vllm-router-cache-status").as_deref(),
@@ -33,7 +36,7 @@ fn the_cache_status_is_reported_even_where_routing_is_not() {
     let config = "response_cache: {enabled: true}\ncompat: {expose_routing_headers: false}\n";
     let cached = CachedRouter::with(config, fine());
     let statuses: Vec<_> = (0..2)
-        .map(|_| cache_headers(&cached.ask(&question("why?"))))
+        .map(|_| cache_headers(&cached.send(&chat_body("why?"))))
         .collect();
     assert_eq!(statuses, ["MISS -", "HIT -"]);
 }

@@ -44,11 +44,11 @@ impl CachedRouter {
         Self { router, engine }
     }
 
-    fn ask(&self, body: &Value) -> RawReply {
-        self.ask_as(body, &[])
+    fn send(&self, body: &Value) -> RawReply {
+        self.send_as(body, &[])
     }
 
-    fn ask_as(&self, body: &Value, headers: &[(&str, &str)]) -> RawReply {
+    fn send_as(&self, body: &Value, headers: &[(&str, &str)]) -> RawReply {
         RawClient::post_with(
             &self.router.data(),
             "/v1/chat/completions",
@@ -59,7 +59,7 @@ impl CachedRouter {
 
     /// The cache status of the reply to this body, from both headers.
     fn status(&self, body: &Value) -> String {
-        status(&self.ask(body))
+        status(&self.send(body))
     }
 
     fn stats(&self) -> Value {
@@ -99,7 +99,7 @@ fn chat_chunk(text: &str, finish: &str) -> Vec<u8> {
 }
 
 /// A request that the cache may answer.
-fn question(text: &str) -> Value {
+fn chat_body(text: &str) -> Value {
     let mut body = chat("m", text, 4);
     body["temperature"] = json!(0);
     body

@@ -5,7 +5,7 @@ use std::time::Duration;
 use contract_id::contract;
 use serde_json::json;
 
-use super::{CachedRouter, DONE, FINE, cache_headers, chat_chunk, event, fine, question, with};
+use super::{CachedRouter, DONE, FINE, cache_headers, chat_body, chat_chunk, event, fine, with};
 use crate::harness::{
     RawClient, RouterQueries as _, ScriptedReply, chunk, chunked, json_reply, stream_head,
     stream_reply,
@@ -14,9 +14,9 @@ use crate::harness::{
 /// Asserts that two equal requests both reach the engine.
 fn assert_never_cached(what: &str, reply: ScriptedReply, streamed: bool) {
     let cached = CachedRouter::with("response_cache: {enabled: true}\n", reply);
-    let body = with(question("why?"), "stream", json!(streamed));
+    let body = with(chat_body("why?"), "stream", json!(streamed));
     for count in 1..=2 {
-        let reply = cached.ask(&body);
+        let reply = cached.send(&body);
         assert_eq!(
             cache_headers(&reply),
             "MISS not_found",
@@ -25,7 +25,7 @@ fn assert_never_cached(what: &str, reply: ScriptedReply, streamed: bool) {
         );
         assert_eq!(cached.engine.requests(), count, "{what}");
     }
-    cached.router.settled();
+    cached.router.wait_until_idle();
     assert_eq!(cached.stats()["entries"], 0, "{what}");
 }
 
@@ -70,7 +70,7 @@ fn statuses_other_than_200_are_not_cached() {
         let config = "response_cache: {enabled: true}\nretry: {max_attempts: 1}\n";
         let cached = CachedRouter::with(config, ScriptedReply::whole(json_reply(status, "", body)));
         for count in 1..=2 {
-            let reply = cached.ask(&question("why?"));
+            let reply = cached.send(&chat_body("why?"));
             assert_eq!(
                 (cache_headers(&reply).as_str(), reply.status.to_string()),
                 ("MISS not_found", status[..3].to_owned())
@@ -84,10 +84,10 @@ fn statuses_other_than_200_are_not_cached() {
 #[contract("CK25", "CK23")]
 fn replies_over_the_configured_size_are_not_cached() {
     let cached = CachedRouter::start(", max_response_size: 100, max_stream_buffer_size: 100");
-    let long = with(question("why?"), "stream", json!(true));
+    let long = with(chat_body("why?"), "stream", json!(true));
     for count in 1..=2 {
         assert_eq!(
-            cache_headers(&cached.ask(&question("why?"))),
+            cache_headers(&cached.send(&chat_body("why?"))),
             "MISS not_found"
         );
         assert_eq!(cached.engine.requests(), count);
@@ -97,7 +97,7 @@ fn replies_over_the_configured_size_are_not_cached() {
         DONE,
     ])));
     for count in 3..=4 {
-        let reply = cached.ask(&long);
+        let reply = cached.send(&long);
         assert!(
             reply.clean && reply.text().contains("[DONE]"),
             "{}",
@@ -149,15 +149,15 @@ fn a_stream_whose_client_left_is_not_cached() {
         Duration::from_millis(200),
     );
     let cached = CachedRouter::with("response_cache: {enabled: true}\n", stream);
-    let body = with(question("why?"), "stream", json!(true));
+    let body = with(chat_body("why?"), "stream", json!(true));
     let mut client = RawClient::chat(&cached.router.data(), &body);
     client.head();
     drop(client);
-    cached.router.settled();
+    cached.router.wait_until_idle();
     cached.engine.script(fine());
     assert_eq!(cached.stats()["entries"], 0);
     assert_eq!(
-        cache_headers(&cached.ask(&question("why?"))),
+        cache_headers(&cached.send(&chat_body("why?"))),
         "MISS not_found"
     );
 }

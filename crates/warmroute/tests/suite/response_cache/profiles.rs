@@ -39,14 +39,14 @@ fn each_profile_starts_as_written_and_serves_with_redis_out_of_reach() {
         let router = Program::serve_with(&config, &[], &[]).ready(2);
         let body = json!({"model": "sim", "messages": [{"role": "user", "content": format!("Hello {line}")}],
             "max_tokens": 4, "temperature": 0});
-        let ask = || {
+        let send = || {
             RawClient::post(
                 &router.data(),
                 "/v1/chat/completions",
                 body.to_string().as_bytes(),
             )
         };
-        let [first, again] = [ask(), ask()];
+        let [first, again] = [send(), send()];
         assert_eq!([first.status, again.status], [200, 200], "{line}");
         let cached = number > 0;
         assert_eq!(

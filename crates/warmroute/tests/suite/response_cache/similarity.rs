@@ -3,7 +3,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use super::{CachedRouter, FINE, fine, question, status, with};
+use super::{CachedRouter, FINE, chat_body, fine, status, with};
 use crate::harness::{RouterQueries as _, eventually};
 
 const SEMANTIC: &str = "response_cache: {enabled: true, semantic: {enabled: true, embedding_model: m, timeout: 300ms}}\n";
@@ -24,7 +24,7 @@ fn set_embedding(cached: &CachedRouter, direction: &[f32]) {
 
 /// Sends a request without a cached reply, and waits until its reply can answer others.
 fn first(cached: &CachedRouter, text: &str) {
-    assert_eq!(cached.status(&question(text)), "MISS not_found");
+    assert_eq!(cached.status(&chat_body(text)), "MISS not_found");
     eventually("the reply to be stored", || {
         (cached.stats()["semantic_entries"] == 1).then_some(())
     });
@@ -36,7 +36,7 @@ fn a_question_with_the_same_meaning_gets_the_cached_reply() {
     let cached = router_with_embeddings(&format!("{SEMANTIC}compat: {{headers: [vllm-router]}}\n"));
     first(&cached, "How tall is K2?");
     set_embedding(&cached, &[1.0, 0.1]);
-    let near = cached.ask(&question("What is the height of K2?"));
+    let near = cached.send(&chat_body("What is the height of K2?"));
     assert_eq!(
         (status(&near).as_str(), near.text().as_str()),
         ("HIT similar", FINE)
@@ -56,7 +56,7 @@ fn a_question_with_the_same_meaning_gets_the_cached_reply() {
         1.0
     );
     // The same text again is an exact hit, which needs no embedding.
-    let same = cached.ask(&question("How tall is K2?"));
+    let same = cached.send(&chat_body("How tall is K2?"));
     assert_eq!(
         (
             status(&same).as_str(),
@@ -66,7 +66,7 @@ fn a_question_with_the_same_meaning_gets_the_cached_reply() {
     );
     set_embedding(&cached, &[0.0, 1.0]);
     assert_eq!(
-        cached.status(&question("Why is the sky blue?")),
+        cached.status(&chat_body("Why is the sky blue?")),
         "MISS not_found"
     );
     assert_eq!(cached.engine.requests(), 2);
@@ -77,7 +77,7 @@ fn a_question_with_the_same_meaning_gets_the_cached_reply() {
 fn only_the_text_of_the_last_question_may_differ() {
     let cached = router_with_embeddings(SEMANTIC);
     first(&cached, "How tall is K2?");
-    let original = question("What is the height of K2?");
+    let original = chat_body("What is the height of K2?");
     let mut after = original.clone();
     after["messages"] = json!([{"role": "system", "content": "In feet."}, original["messages"][0]]);
     for (what, body) in [
@@ -94,12 +94,12 @@ fn only_the_text_of_the_last_question_may_differ() {
         assert_eq!(cached.status(&body), "MISS not_found", "{what}");
     }
     assert_eq!(
-        status(&cached.ask_as(&original, &[("authorization", "Bearer b")])),
+        status(&cached.send_as(&original, &[("authorization", "Bearer b")])),
         "MISS not_found",
         "another caller"
     );
     assert_eq!(cached.status(&original), "HIT similar");
-    let streamed = cached.ask(&with(question("K2's height?"), "stream", json!(true)));
+    let streamed = cached.send(&with(chat_body("K2's height?"), "stream", json!(true)));
     assert_eq!(
         (status(&streamed).as_str(), streamed.header("content-type")),
         ("HIT similar", Some("text/event-stream"))
@@ -110,15 +110,15 @@ fn only_the_text_of_the_last_question_may_differ() {
 #[contract("V44", "CK75")]
 fn similarity_is_off_unless_configured_and_cleared_with_the_rest() {
     let off = router_with_embeddings("response_cache: {enabled: true}\n");
-    off.status(&question("How tall is K2?"));
+    off.status(&chat_body("How tall is K2?"));
     assert_eq!(
-        off.status(&question("What is the height of K2?")),
+        off.status(&chat_body("What is the height of K2?")),
         "MISS not_found"
     );
     let cached = router_with_embeddings(SEMANTIC);
     first(&cached, "How tall is K2?");
     assert_eq!(
-        cached.status(&question("What is the height of K2?")),
+        cached.status(&chat_body("What is the height of K2?")),
         "HIT similar"
     );
     let clear = super::RawClient::post(
@@ -128,7 +128,7 @@ fn similarity_is_off_unless_configured_and_cleared_with_the_rest() {
     );
     assert_eq!(clear.status, 200);
     assert_eq!(
-        cached.status(&question("And its height?")),
+        cached.status(&chat_body("And its height?")),
         "MISS not_found"
     );
 }
@@ -149,7 +149,7 @@ fn any_failure_of_the_embedding_model_is_only_a_miss() {
     ] {
         cached.engine.answer("/v1/embeddings", status, &body);
         assert_eq!(
-            cached.status(&question(&format!("What about {status} and {body}?"))),
+            cached.status(&chat_body(&format!("What about {status} and {body}?"))),
             "MISS not_found"
         );
     }

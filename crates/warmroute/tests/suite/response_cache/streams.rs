@@ -4,7 +4,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use super::{CachedRouter, DONE, FINE, chat_chunk, question, status, with};
+use super::{CachedRouter, DONE, FINE, chat_body, chat_chunk, status, with};
 use crate::harness::{
     PieceGate, Program, RawClient, RawReply, RouterQueries as _, ScriptedReply, SimControls as _,
     chat, chunk, events_of, stream_head, stream_reply, text_of,
@@ -38,7 +38,7 @@ fn a_stream_of_a_real_engine_is_replayed_and_answers_plain_requests_if_it_has_us
     let engine = Program::engine(&["--no-kv-events"]);
     let router =
         Program::serve_with("response_cache: {enabled: true}\n", &[engine.url()], &[]).ready(1);
-    let ask = |body: &Value| {
+    let send = |body: &Value| {
         RawClient::post(
             &router.data(),
             "/v1/chat/completions",
@@ -46,9 +46,9 @@ fn a_stream_of_a_real_engine_is_replayed_and_answers_plain_requests_if_it_has_us
         )
     };
     let body = with(chat("sim", "Tell me more.", 12), "temperature", json!(0));
-    let first = ask(&with_usage(body.clone()));
+    let first = send(&with_usage(body.clone()));
     assert_eq!(status(&first), "MISS not_found");
-    let again = ask(&with_usage(body.clone()));
+    let again = send(&with_usage(body.clone()));
     assert_eq!(
         (status(&again).as_str(), again.header("content-type")),
         ("HIT stored", Some("text/event-stream"))
@@ -61,12 +61,12 @@ fn a_stream_of_a_real_engine_is_replayed_and_answers_plain_requests_if_it_has_us
             .iter()
             .all(|chunk| chunk["object"] == "chat.completion.chunk")
     );
-    let plain = parsed(&ask(&streamed(body.clone())));
+    let plain = parsed(&send(&streamed(body.clone())));
     assert!(
         plain.iter().all(|chunk| chunk["usage"].is_null()),
         "usage only where it is requested"
     );
-    let whole = ask(&body);
+    let whole = send(&body);
     assert_eq!(
         (status(&whole).as_str(), whole.json()["object"].clone()),
         ("HIT stored", json!("chat.completion"))
@@ -77,7 +77,7 @@ fn a_stream_of_a_real_engine_is_replayed_and_answers_plain_requests_if_it_has_us
     );
     assert_eq!(whole.json()["usage"], usage(&first));
     assert_eq!(engine.stats()["requests"], 1);
-    router.settled();
+    router.wait_until_idle();
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn an_entry_without_usage_does_not_answer_a_request_for_usage() {
         "response_cache: {enabled: true}\n",
         ScriptedReply::whole(stream),
     );
-    let body = question("why?");
+    let body = chat_body("why?");
     assert_eq!(cached.status(&streamed(body.clone())), "MISS not_found");
     assert_eq!(cached.status(&streamed(body.clone())), "HIT stored");
     assert_eq!(cached.status(&with_usage(body.clone())), "MISS not_found");
@@ -113,8 +113,8 @@ fn an_entry_without_usage_does_not_answer_a_request_for_usage() {
 #[contract("CH18", "B3")]
 fn a_plain_reply_answers_streams() {
     let cached = CachedRouter::start("");
-    cached.status(&question("why?"));
-    let replayed = cached.ask(&with_usage(question("why?")));
+    cached.status(&chat_body("why?"));
+    let replayed = cached.send(&with_usage(chat_body("why?")));
     assert_eq!(
         (status(&replayed).as_str(), text_of(&replayed).as_str()),
         ("HIT stored", "yes")
@@ -130,7 +130,7 @@ fn a_plain_reply_answers_streams() {
         4
     );
     let other = with(
-        streamed(question("why?")),
+        streamed(chat_body("why?")),
         "stream_options",
         json!({"continuous_usage_stats": true}),
     );
@@ -158,7 +158,7 @@ fn every_event_is_forwarded_before_the_next_one_exists() {
         "response_cache: {enabled: true}\n",
         ScriptedReply::Gated(stream, gate.clone()),
     );
-    let mut client = RawClient::chat(&cached.router.data(), &streamed(question("why?")));
+    let mut client = RawClient::chat(&cached.router.data(), &streamed(chat_body("why?")));
     // The engine's head; the router's own waits for the first event.
     gate.open();
     for n in 0..4 {
@@ -183,12 +183,12 @@ fn messages_are_cached_as_messages_and_their_streams_are_not_cached() {
     let config = "response_cache: {enabled: true}\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
     let cached = CachedRouter { router, engine };
-    let ask = |path: &str, body: &Value| {
+    let send = |path: &str, body: &Value| {
         RawClient::post(&cached.router.data(), path, body.to_string().as_bytes())
     };
-    let body = question("why?");
+    let body = chat_body("why?");
     for path in ["/v1/messages", "/anthropic/v1/messages"] {
-        let [first, again] = [ask(path, &body), ask(path, &body)];
+        let [first, again] = [send(path, &body), send(path, &body)];
         assert_eq!(
             [status(&first), status(&again)],
             ["MISS not_found", "HIT stored"],
@@ -200,12 +200,12 @@ fn messages_are_cached_as_messages_and_their_streams_are_not_cached() {
         );
     }
     assert_eq!(
-        ask("/v1/messages", &streamed(body.clone())).header("x-warmroute-cache-reason"),
+        send("/v1/messages", &streamed(body.clone())).header("x-warmroute-cache-reason"),
         Some("stream")
     );
     // A chat completion with the same text is another request in the same cache.
     cached.engine.script(super::fine());
-    let [first, again] = [cached.ask(&body), cached.ask(&body)];
+    let [first, again] = [cached.send(&body), cached.send(&body)];
     assert_eq!(
         ([status(&first), status(&again)], again.text()),
         (
@@ -224,14 +224,14 @@ fn completions_are_cached_in_their_own_format() {
         Program::serve_with("response_cache: {enabled: true}\n", &[engine.url()], &[]).ready(1);
     let body = json!({"model": "sim", "prompt": "Once upon", "max_tokens": 6, "temperature": 0, "stream": true,
         "stream_options": {"include_usage": true}});
-    let ask = |body: &Value| {
+    let send = |body: &Value| {
         RawClient::post(
             &router.data(),
             "/v1/completions",
             body.to_string().as_bytes(),
         )
     };
-    let [first, again] = [ask(&body), ask(&body)];
+    let [first, again] = [send(&body), send(&body)];
     assert_eq!(
         [status(&first), status(&again)],
         ["MISS not_found", "HIT stored"]
@@ -243,7 +243,7 @@ fn completions_are_cached_in_their_own_format() {
             .collect()
     };
     assert!(!text(&first).is_empty() && text(&again) == text(&first));
-    let whole = ask(&with(body, "stream", json!(false)));
+    let whole = send(&with(body, "stream", json!(false)));
     assert_eq!(
         (status(&whole).as_str(), &whole.json()["object"]),
         ("HIT stored", &json!("text_completion"))
@@ -255,8 +255,8 @@ fn completions_are_cached_in_their_own_format() {
 #[contract("S21")]
 fn a_hit_keeps_the_connection_open_for_the_next_request() {
     let cached = CachedRouter::start("");
-    cached.status(&question("why?"));
-    let body = question("why?").to_string();
+    cached.status(&chat_body("why?"));
+    let body = chat_body("why?").to_string();
     let mut client = RawClient::connect(&cached.router.data());
     for _ in 0..3 {
         client.send("POST", "/v1/chat/completions", &[], body.as_bytes());

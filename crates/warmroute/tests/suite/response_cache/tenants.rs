@@ -3,7 +3,7 @@
 use contract_id::contract;
 use serde_json::json;
 
-use super::{CachedRouter, FINE, question, status, with};
+use super::{CachedRouter, FINE, chat_body, status, with};
 use crate::harness::{RawClient, RawReply, RouterQueries as _};
 
 /// Questions of one tenant.
@@ -11,8 +11,8 @@ const QUESTIONS: usize = 500;
 /// Requests of other tenants for the same questions.
 const PROBES: usize = 50_000;
 
-fn answer(client: &mut RawClient, bearer: &str, question: usize) -> RawReply {
-    let body = super::question(&format!("question {question}")).to_string();
+fn answer(client: &mut RawClient, bearer: &str, number: usize) -> RawReply {
+    let body = super::chat_body(&format!("question {number}")).to_string();
     client.send(
         "POST",
         "/v1/chat/completions",
@@ -44,14 +44,14 @@ fn visible_parts(reply: &RawReply) -> (u16, Vec<(String, Vec<u8>)>, String) {
 fn fifty_thousand_probes_of_other_tenants_find_nothing_and_look_like_new_questions() {
     let cached = CachedRouter::start(", capacity: 100000");
     let mut owner = RawClient::connect(&cached.router.data());
-    for question in 0..QUESTIONS {
+    for number in 0..QUESTIONS {
         assert_eq!(
-            status(&answer(&mut owner, "Bearer a", question)),
+            status(&answer(&mut owner, "Bearer a", number)),
             "MISS not_found"
         );
     }
     let known = (0..QUESTIONS)
-        .filter(|question| status(&answer(&mut owner, "Bearer a", *question)) == "HIT stored");
+        .filter(|number| status(&answer(&mut owner, "Bearer a", *number)) == "HIT stored");
     let known = known.count();
     assert!(
         known * 100 >= QUESTIONS * 99,
@@ -67,8 +67,8 @@ fn fifty_thousand_probes_of_other_tenants_find_nothing_and_look_like_new_questio
                 let mut seen = [Vec::new(), Vec::new()];
                 for probe in 0..PROBES / 4 {
                     let (kind, caller) = (probe % 2, format!("Bearer b{client}-{probe}"));
-                    let question = probe / 2 % QUESTIONS + kind * 1_000_000;
-                    let visible_parts = visible_parts(&answer(&mut socket, &caller, question));
+                    let number = probe / 2 % QUESTIONS + kind * 1_000_000;
+                    let visible_parts = visible_parts(&answer(&mut socket, &caller, number));
                     if !seen[kind].contains(&visible_parts) {
                         seen[kind].push(visible_parts);
                     }
@@ -96,14 +96,14 @@ fn fifty_thousand_probes_of_other_tenants_find_nothing_and_look_like_new_questio
         (QUESTIONS + PROBES) as u64,
         "every probe reached the engine"
     );
-    cached.router.settled();
+    cached.router.wait_until_idle();
 }
 
 #[test]
 #[contract("CK28", "S44", "S45")]
 fn a_salt_of_the_client_keeps_its_replies_apart_too() {
     let cached = CachedRouter::start("");
-    let salted = |salt: &str| with(question("why?"), "cache_salt", json!(salt));
+    let salted = |salt: &str| with(chat_body("why?"), "cache_salt", json!(salt));
     assert_eq!(cached.status(&salted("a")), "MISS not_found");
     assert_eq!(
         [cached.status(&salted("b")), cached.status(&salted("a"))],
@@ -115,23 +115,23 @@ fn a_salt_of_the_client_keeps_its_replies_apart_too() {
 #[contract("S45", "S49")]
 fn a_key_that_only_the_engine_can_check_never_gets_another_tenants_reply() {
     let cached = CachedRouter::start("");
-    let as_caller = |key: &str| status(&cached.ask_as(&question("why?"), &[("x-api-key", key)]));
+    let as_caller = |key: &str| status(&cached.send_as(&chat_body("why?"), &[("x-api-key", key)]));
     assert_eq!(
         [as_caller("right"), as_caller("right")],
         ["MISS not_found", "HIT stored"]
     );
     assert_eq!(
-        [as_caller("wrong"), cached.status(&question("why?"))],
+        [as_caller("wrong"), cached.status(&chat_body("why?"))],
         ["MISS not_found", "MISS not_found"]
     );
-    let with_cookie = cached.ask_as(&question("why?"), &[("cookie", "session=a")]);
+    let with_cookie = cached.send_as(&chat_body("why?"), &[("cookie", "session=a")]);
     assert_eq!(status(&with_cookie), "MISS not_found");
     // The same holds for requests in flight.
     cached.engine.script(super::ScriptedReply::Late(
         std::time::Duration::from_millis(400),
         super::json_reply("200 OK", "", FINE),
     ));
-    let body = question("how?").to_string();
+    let body = chat_body("how?").to_string();
     let mut clients: Vec<_> = ["Bearer a", "Bearer b"]
         .iter()
         .map(|caller| {

@@ -14,7 +14,7 @@ use std::{
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use super::{CachedRouter, question, status, without};
+use super::{CachedRouter, chat_body, status, without};
 use crate::{
     harness::{RawClient, RouterQueries as _, Stopwatch, eventually},
     redis_server::RedisServer,
@@ -85,7 +85,7 @@ impl FaultLoad {
                         break;
                     }
                     // Every question is sent twice.
-                    let body = question(&format!("{client} asks {}", turn / 2)).to_string();
+                    let body = chat_body(&format!("{client} asks {}", turn / 2)).to_string();
                     let watch = Stopwatch::start();
                     socket.send("POST", "/v1/chat/completions", &[], body.as_bytes());
                     let reply = socket.reply();
@@ -156,8 +156,8 @@ fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back
     // Memory answers in the meantime.
     assert_eq!(
         [
-            cached.status(&question("now")),
-            cached.status(&question("now"))
+            cached.status(&chat_body("now")),
+            cached.status(&chat_body("now"))
         ],
         ["MISS not_found", "HIT stored"]
     );
@@ -170,13 +170,13 @@ fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back
     load.wait_for_requests(200);
     shown("killed", &load.end());
     assert!(cached.abandoned() <= FEW, "{} waited", cached.abandoned());
-    cached.status(&question("later"));
-    assert_eq!(cached.status(&question("later")), "HIT stored");
+    cached.status(&chat_body("later"));
+    assert_eq!(cached.status(&chat_body("later")), "HIT stored");
     assert!(
         !redis.ask(&["KEYS", "cr:resp:*"]).is_empty(),
         "Redis holds replies again"
     );
-    cached.router.settled();
+    cached.router.wait_until_idle();
 }
 
 #[test]
@@ -233,8 +233,8 @@ fn a_slow_redis_does_not_delay_requests_repeatedly() {
     );
     proxy.delay_ms.store(0, Ordering::SeqCst);
     eventually("Redis to be used again", || {
-        cached.status(&question("after"));
-        (cached.status(&question("after")) == "HIT stored" && redis.ask(&["DBSIZE"])[0] != "0")
+        cached.status(&chat_body("after"));
+        (cached.status(&chat_body("after")) == "HIT stored" && redis.ask(&["DBSIZE"])[0] != "0")
             .then_some(())
     });
 }
@@ -249,9 +249,12 @@ fn a_server_with_malformed_replies_counts_as_absent() {
     ] {
         let cached = in_redis(&server_that_sends(reply_bytes));
         for text in ["a", "b"] {
-            let first = cached.ask(&question(text));
+            let first = cached.send(&chat_body(text));
             assert_eq!(
-                (first.status, status(&cached.ask(&question(text))).as_str()),
+                (
+                    first.status,
+                    status(&cached.send(&chat_body(text))).as_str()
+                ),
                 (200, "HIT stored")
             );
         }
@@ -263,7 +266,7 @@ fn a_server_with_malformed_replies_counts_as_absent() {
 fn a_server_that_answers_ok_to_everything_costs_hits_and_no_request() {
     let cached = in_redis(&server_that_sends(b"+PONG\r\n+PONG\r\n"));
     for text in ["a", "a", "b", "b"] {
-        assert_eq!(cached.ask(&question(text)).status, 200);
+        assert_eq!(cached.send(&chat_body(text)).status, 200);
     }
     assert!(
         cached
@@ -302,7 +305,7 @@ fn an_entry_changed_by_another_writer_is_never_served() {
     let cached = CachedRouter::start(&config);
     cached.wait_for_redis();
     for text in ["a", "b"] {
-        cached.status(&question(text));
+        cached.status(&chat_body(text));
     }
     let stored = || redis.ask(&["KEYS", "cr:resp:*"]);
     eventually("both to be stored", || (stored().len() == 2).then_some(()));
@@ -311,13 +314,13 @@ fn an_entry_changed_by_another_writer_is_never_served() {
     redis.ask(&["COPY", &keys[0], &keys[1], "REPLACE"]);
     redis.ask(&["SETRANGE", &keys[0], "60", "forged"]);
     for text in ["a", "b"] {
-        let reply = cached.ask(&question(text));
+        let reply = cached.send(&chat_body(text));
         assert_eq!(
             (status(&reply).as_str(), reply.text().as_str()),
             ("MISS not_found", super::FINE)
         );
         assert_eq!(
-            cached.status(&question(text)),
+            cached.status(&chat_body(text)),
             "HIT stored",
             "a new reply is kept"
         );
@@ -331,7 +334,7 @@ fn an_entry_changed_by_another_writer_is_never_served() {
     // A router with another key trusts no entry.
     let other = CachedRouter::start(&config.replace("of these", "of other"));
     other.wait_for_redis();
-    assert_eq!(other.status(&question("a")), "MISS not_found");
+    assert_eq!(other.status(&chat_body("a")), "MISS not_found");
 }
 
 #[test]
@@ -344,14 +347,14 @@ fn a_reply_whose_ttl_another_writer_extended_expires_on_time() {
         redis.url()
     ));
     cached.wait_for_redis();
-    cached.status(&question("why?"));
-    assert_eq!(cached.status(&question("why?")), "HIT stored");
+    cached.status(&chat_body("why?"));
+    assert_eq!(cached.status(&chat_body("why?")), "HIT stored");
     let stored = || redis.ask(&["KEYS", "cr:resp:*"]);
     eventually("it to be stored", || (stored().len() == 1).then_some(()));
     let keys = stored();
     assert_eq!(redis.ask(&["PERSIST", &keys[0]]), ["1"]);
     std::thread::sleep(Duration::from_millis(2_200));
-    assert_eq!(cached.status(&question("why?")), "MISS not_found");
+    assert_eq!(cached.status(&chat_body("why?")), "MISS not_found");
 }
 
 #[test]
@@ -362,12 +365,12 @@ fn routers_share_replies_through_one_server() {
     let (one, other) = (in_redis(&redis.url()), in_redis(&redis.url()));
     one.wait_for_redis();
     other.wait_for_redis();
-    assert_eq!(one.status(&question("why?")), "MISS not_found");
+    assert_eq!(one.status(&chat_body("why?")), "MISS not_found");
     // Another router may read before this one has written.
     eventually("the reply to be stored", || {
         (redis.ask(&["KEYS", "cr:resp:*"]).len() == 1).then_some(())
     });
-    assert_eq!(other.status(&question("why?")), "HIT stored");
+    assert_eq!(other.status(&chat_body("why?")), "HIT stored");
     assert_eq!(other.engine.requests(), 0);
 }
 
@@ -378,7 +381,7 @@ fn without_a_fallback_requests_go_on_uncached_while_redis_is_away() {
         ", backend: redis, redis: {url: \"redis://127.0.0.1:1\", fallback_to_memory: false}";
     let cached = CachedRouter::start(config);
     // A finished request without a repeatable reply is not joined.
-    let body: Value = without(question("why?"), "temperature");
+    let body: Value = without(chat_body("why?"), "temperature");
     assert_eq!(
         [cached.status(&body), cached.status(&body)],
         ["BYPASS store_failed", "BYPASS store_failed"]

@@ -150,7 +150,7 @@ fn equal(engine: &Program, router: &Program, requests: Vec<(&'static str, &'stat
     for (what, path, body) in requests {
         for stream in [false, true] {
             let body = merged(body.clone(), json!({"stream": stream})).to_string();
-            let ask = |address: &str| {
+            let send = |address: &str| {
                 RawClient::post_with(
                     address,
                     path,
@@ -160,7 +160,7 @@ fn equal(engine: &Program, router: &Program, requests: Vec<(&'static str, &'stat
             };
             // The first request fills the cache, so that the later ones find its blocks.
             let [_, direct, routed] =
-                [engine.data(), engine.data(), router.data()].map(|at| ask(&at));
+                [engine.data(), engine.data(), router.data()].map(|at| send(&at));
             assert_eq!(
                 (routed.status, routed.clean),
                 (direct.status, true),

@@ -38,7 +38,7 @@ impl CoalescingFixture {
         RawClient::chat(&self.router.data(), body)
     }
 
-    fn ask(&self, body: &Value) -> RawReply {
+    fn send(&self, body: &Value) -> RawReply {
         self.start(body).reply()
     }
 
@@ -116,7 +116,7 @@ fn equal_requests_in_flight_reach_the_engine_once() {
             .metric("warmroute_decisions_total", "method=\"dedup\""),
         7.0
     );
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]
@@ -131,18 +131,18 @@ fn only_requests_for_a_repeatable_reply_are_coalesced() {
         .expect("an object")
         .remove("temperature");
     for body in [&warm, &absent] {
-        assert!((0..2).all(|_| fleet.ask(body).header("x-cache") == Some("BYPASS")));
+        assert!((0..2).all(|_| fleet.send(body).header("x-cache") == Some("BYPASS")));
     }
     assert_eq!(fleet.engine.requests(), 4);
     let mut seeded = warm.clone();
     seeded["seed"] = json!(7);
-    fleet.ask(&seeded);
-    assert_eq!(fleet.ask(&seeded).header("x-cache"), Some("HIT"));
+    fleet.send(&seeded);
+    assert_eq!(fleet.send(&seeded).header("x-cache"), Some("HIT"));
     seeded["seed"] = json!(8);
-    assert_eq!(fleet.ask(&seeded).header("x-cache"), Some("BYPASS"));
+    assert_eq!(fleet.send(&seeded).header("x-cache"), Some("BYPASS"));
     // A pin or a request for a fresh reply prevents a join.
     let body = repeatable().to_string();
-    fleet.ask(&repeatable());
+    fleet.send(&repeatable());
     for header in [("x-warmroute-worker", "w"), ("cache-control", "no-cache")] {
         let reply = RawClient::post_with(
             &fleet.router.data(),
@@ -162,19 +162,19 @@ fn only_requests_for_a_repeatable_reply_are_coalesced() {
 #[contract("CH11", "B6")]
 fn a_finished_reply_answers_until_its_ttl_is_over() {
     let kept = fleet(fine(), "cache: {deduplication_ttl: 300ms}\n");
-    kept.ask(&repeatable());
+    kept.send(&repeatable());
     assert_eq!(
         (
-            kept.ask(&repeatable()).header("x-cache"),
+            kept.send(&repeatable()).header("x-cache"),
             kept.count("replayed")
         ),
         (Some("HIT"), 1.0)
     );
     eventually("the reply to be removed", || {
-        (kept.ask(&repeatable()).header("x-cache") == Some("BYPASS")).then_some(())
+        (kept.send(&repeatable()).header("x-cache") == Some("BYPASS")).then_some(())
     });
     let never = fleet(fine(), "cache: {deduplication_ttl: 0}\n");
-    assert!((0..3).all(|_| never.ask(&repeatable()).header("x-cache") == Some("BYPASS")));
+    assert!((0..3).all(|_| never.send(&repeatable()).header("x-cache") == Some("BYPASS")));
     let off = fleet(
         ScriptedReply::Late(Duration::from_millis(200), json_reply("200 OK", "", FINE)),
         "cache: {enable_deduplication: false}\n",
@@ -210,7 +210,7 @@ fn errors_are_never_shared() {
         (3, 2.0)
     );
     fleet.engine.script(fine());
-    assert_eq!(fleet.ask(&repeatable()).header("x-cache"), Some("BYPASS"));
+    assert_eq!(fleet.send(&repeatable()).header("x-cache"), Some("BYPASS"));
     // A reply that broke off or reports an error is not kept either.
     let failed = FINE.replace("\"stop\"", "\"error\"");
     for (number, reply) in [
@@ -223,18 +223,18 @@ fn errors_are_never_shared() {
         let mut body = streamed(repeatable());
         body["max_tokens"] = json!(100 + number);
         fleet.engine.script(reply);
-        fleet.ask(&body);
+        fleet.send(&body);
         fleet.engine.script(ScriptedReply::whole(stream_reply(&[
             b"data: {\"x\":2}\n\n",
             b"data: [DONE]\n\n",
         ])));
         assert_eq!(
-            fleet.ask(&body).header("x-cache"),
+            fleet.send(&body).header("x-cache"),
             Some("BYPASS"),
             "{number}"
         );
     }
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn the_followers_get_their_reply_when_the_leader_leaves() {
     let reply = second.reply();
     let expected: String = (0..6).map(|n| format!("data: {{\"n\":{n}}}\n\n")).collect();
     assert_eq!(reply.text(), format!("{expected}data: [DONE]\n\n"));
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]
@@ -287,10 +287,10 @@ fn the_upstream_request_is_cancelled_when_the_last_client_leaves() {
     drop(first);
     drop(second);
     fleet.engine.hang_up();
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
     // The next request is sent anew.
     fleet.engine.script(fine());
-    assert_eq!(fleet.ask(&repeatable()).header("x-cache"), Some("BYPASS"));
+    assert_eq!(fleet.send(&repeatable()).header("x-cache"), Some("BYPASS"));
 }
 
 #[test]
@@ -319,16 +319,16 @@ fn a_stream_is_joined_late_from_its_start_and_byte_for_byte() {
         (text, Some("HIT"))
     );
     // A finished stream is replayed; a plain reply is a different request.
-    let again = fleet.ask(&streamed(repeatable()));
+    let again = fleet.send(&streamed(repeatable()));
     assert_eq!(
         (again.text().as_str(), again.header("content-type")),
         (text, late.header("content-type"))
     );
     assert_eq!(fleet.engine.requests(), 1);
     fleet.engine.script(fine());
-    assert_eq!(fleet.ask(&repeatable()).text(), FINE);
+    assert_eq!(fleet.send(&repeatable()).text(), FINE);
     drop(first);
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }
 
 #[test]
@@ -354,5 +354,5 @@ fn a_follower_that_reads_nothing_delays_no_other_client() {
     let reply = first.reply();
     assert_eq!((reply.status, reply.text().len()), (200, body.len()));
     drop(stuck);
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
 }

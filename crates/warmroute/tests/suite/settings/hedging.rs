@@ -39,7 +39,7 @@ fn pair(slow: ScriptedReply, config: &str) -> HedgingPair {
         quick: other,
     };
     // Sends requests until it is the slow worker's turn.
-    while pair.ask(&chat("m", "hi", 1)).header("x-warmroute-worker") != Some("quick") {}
+    while pair.send(&chat("m", "hi", 1)).header("x-warmroute-worker") != Some("quick") {}
     pair.slow.forget();
     pair.quick.forget();
     pair.slow.script(slow);
@@ -47,7 +47,7 @@ fn pair(slow: ScriptedReply, config: &str) -> HedgingPair {
 }
 
 impl HedgingPair {
-    fn ask(&self, body: &Value) -> RawReply {
+    fn send(&self, body: &Value) -> RawReply {
         RawClient::chat(&self.router.data(), body).reply()
     }
 
@@ -71,7 +71,7 @@ impl HedgingPair {
 #[test]
 fn the_first_attempt_to_answer_wins_and_the_other_is_cancelled() {
     let pair = pair(ScriptedReply::Silence, "");
-    let reply = pair.ask(&chat("m", "hi", 1));
+    let reply = pair.send(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.header("x-warmroute-worker")),
         (200, Some("quick")),
@@ -92,7 +92,7 @@ fn the_first_attempt_to_answer_wins_and_the_other_is_cancelled() {
         .map(|worker| worker["state"].clone())
         .collect();
     assert_eq!(states, ["ready", "ready"]);
-    pair.router.settled();
+    pair.router.wait_until_idle();
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn the_first_attempt_may_still_win() {
         "",
     );
     pair.quick.script(ScriptedReply::Silence);
-    let reply = pair.ask(&chat("m", "hi", 1));
+    let reply = pair.send(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.header("x-warmroute-worker")),
         (200, Some("slow")),
@@ -119,7 +119,7 @@ fn the_first_attempt_may_still_win() {
         json!([["quick", null, "cancelled"], ["slow", null, "ok"]])
     );
     assert_eq!(pair.count("first"), 1.0);
-    pair.router.settled();
+    pair.router.wait_until_idle();
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn a_stream_is_taken_from_the_worker_that_sends_the_first_event() {
         b"data: {\"q\":1}\n\n",
         b"data: [DONE]\n\n",
     ])));
-    let reply = pair.ask(&streamed(chat("m", "hi", 1)));
+    let reply = pair.send(&streamed(chat("m", "hi", 1)));
     assert_eq!(reply.text(), "data: {\"q\":1}\n\ndata: [DONE]\n\n");
     pair.slow.hang_up();
-    pair.router.settled();
+    pair.router.wait_until_idle();
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_failed_attempt_leaves_the_other_and_two_failures_are_reported() {
         Duration::from_millis(600),
         json_reply("200 OK", "", r#"{"id":"quick"}"#),
     ));
-    let reply = pair.ask(&chat("m", "hi", 1));
+    let reply = pair.send(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.header("x-warmroute-worker")),
         (200, Some("quick")),
@@ -160,7 +160,7 @@ fn a_failed_attempt_leaves_the_other_and_two_failures_are_reported() {
         json!([["slow", "C2", "status"], ["quick", null, "ok"]])
     );
     pair.quick.script(broken(300));
-    let reply = pair.ask(&chat("m", "hi", 1));
+    let reply = pair.send(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.error_code().as_str()),
         (503, "overloaded"),
@@ -168,7 +168,7 @@ fn a_failed_attempt_leaves_the_other_and_two_failures_are_reported() {
         reply.text()
     );
     assert_eq!(pair.count("nobody"), 1.0);
-    pair.router.settled();
+    pair.router.wait_until_idle();
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_client_that_leaves_cancels_both_attempts() {
     drop(client);
     pair.slow.hang_up();
     pair.quick.hang_up();
-    pair.router.settled();
+    pair.router.wait_until_idle();
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn a_worker_of_another_dialect_does_not_block_a_hedge_to_one_of_the_same_dialect
         assert_eq!(reply.status, 200, "request {n}: {}", reply.text());
     }
     assert!(slow.requests() > 0, "it had its turn");
-    let asked_beside = router.metric("warmroute_hedged_requests_total", "result=\"second\"");
-    assert_eq!(asked_beside, slow.requests() as f64);
-    router.settled();
+    let hedged = router.metric("warmroute_hedged_requests_total", "result=\"second\"");
+    assert_eq!(hedged, slow.requests() as f64);
+    router.wait_until_idle();
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn a_throttling_hedge_target_gets_a_cooldown_too() {
         "retry-after: 60\r\n",
         "{}",
     )));
-    let reply = pair.ask(&chat("m", "hi", 1));
+    let reply = pair.send(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.header("x-warmroute-worker")),
         (200, Some("slow")),
@@ -329,7 +329,7 @@ fn a_throttling_hedge_target_gets_a_cooldown_too() {
     pair.slow.script(fine("slow"));
     for _ in 0..4 {
         assert_eq!(
-            pair.ask(&chat("m", "hi", 1)).header("x-warmroute-worker"),
+            pair.send(&chat("m", "hi", 1)).header("x-warmroute-worker"),
             Some("slow")
         );
     }

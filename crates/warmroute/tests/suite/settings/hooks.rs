@@ -35,7 +35,7 @@ fn guarded(answer: ScriptedReply, keys: &str) -> HookFixture {
 }
 
 impl HookFixture {
-    fn ask(&self, model: &str) -> RawReply {
+    fn send(&self, model: &str) -> RawReply {
         RawClient::post(
             &self.router.data(),
             "/v1/chat/completions",
@@ -51,15 +51,15 @@ impl HookFixture {
     }
 }
 
-fn says(body: &str) -> ScriptedReply {
+fn hook_reply(body: &str) -> ScriptedReply {
     ScriptedReply::whole(json_reply("200 OK", "", body))
 }
 
 #[test]
 #[contract("V44", "V42")]
 fn a_hook_gets_the_request_and_lets_it_pass_unchanged() {
-    let guarded = guarded(says(r#"{"action":"allow"}"#), "");
-    let reply = guarded.ask("m");
+    let guarded = guarded(hook_reply(r#"{"action":"allow"}"#), "");
+    let reply = guarded.send("m");
     assert_eq!(
         (reply.status, reply.header("x-vllm-router-hooks")),
         (200, Some("guard=allow")),
@@ -69,16 +69,16 @@ fn a_hook_gets_the_request_and_lets_it_pass_unchanged() {
     assert_eq!(reply.header("x-warmroute-rewrites"), None);
     let call = guarded.hook.next_request();
     assert_eq!(call.line(), "POST /check HTTP/1.1");
-    let question: Value = serde_json::from_slice(&call.body).expect("JSON");
+    let call_body: Value = serde_json::from_slice(&call.body).expect("JSON");
     assert_eq!(
-        question["request_id"].as_str(),
+        call_body["request_id"].as_str(),
         reply.header("x-request-id")
     );
     assert_eq!(
-        (&question["route"], &question["model"]),
+        (&call_body["route"], &call_body["model"]),
         (&"/v1/chat/completions".into(), &"m".into())
     );
-    assert_eq!(question["body"], chat("m", "hi", 1));
+    assert_eq!(call_body["body"], chat("m", "hi", 1));
     assert_eq!(
         guarded.engine.next_request().body,
         chat("m", "hi", 1).to_string().as_bytes()
@@ -90,35 +90,35 @@ fn a_hook_gets_the_request_and_lets_it_pass_unchanged() {
 #[contract("V44")]
 fn a_rejected_request_reaches_no_engine_and_gets_the_reason() {
     let guarded = guarded(
-        says(r#"{"action":"reject","status":451,"message":"not here"}"#),
+        hook_reply(r#"{"action":"reject","status":451,"message":"not here"}"#),
         "",
     );
-    let reply = guarded.ask("m");
+    let reply = guarded.send("m");
     assert_eq!(
         (reply.status, reply.error_code().as_str()),
         (451, "hook_rejected")
     );
     assert_eq!(reply.header("x-vllm-router-hooks"), Some("guard=reject"));
     assert!(reply.text().contains("not here"), "{}", reply.text());
-    guarded.hook.script(says(r#"{"action":"reject"}"#));
-    let reply = guarded.ask("m");
+    guarded.hook.script(hook_reply(r#"{"action":"reject"}"#));
+    let reply = guarded.send("m");
     assert_eq!(reply.status, 403);
     assert!(reply.text().contains("guard"), "{}", reply.text());
     assert_eq!(
         (guarded.engine.requests(), guarded.counted("reject")),
         (0, 2.0)
     );
-    guarded.router.settled();
+    guarded.router.wait_until_idle();
 }
 
 #[test]
 #[contract("V44")]
 fn a_rejection_uses_the_configured_text_where_there_is_one() {
     let guarded = guarded(
-        says(r#"{"action":"reject","message":"inner"}"#),
+        hook_reply(r#"{"action":"reject","message":"inner"}"#),
         ", on_reject: {status: 422, message: \"house rules\"}",
     );
-    let reply = guarded.ask("m");
+    let reply = guarded.send("m");
     assert_eq!(reply.status, 422);
     assert!(
         reply.text().contains("house rules") && !reply.text().contains("inner"),
@@ -132,18 +132,18 @@ fn a_rejection_uses_the_configured_text_where_there_is_one() {
 fn a_transformed_body_goes_to_the_engine_and_the_reply_reports_it() {
     let other = r#"{"model":"m", "messages":[{"role":"user","content":"[name]"}], "x" : 1}"#;
     let guarded = guarded(
-        says(&format!(r#"{{"action":"transform","body":{other}}}"#)),
+        hook_reply(&format!(r#"{{"action":"transform","body":{other}}}"#)),
         "",
     );
     // The client's model name is unknown to the workers; the hook's is known.
-    let reply = guarded.ask("public-name");
+    let reply = guarded.send("public-name");
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.header("x-warmroute-rewrites"), Some("hook"));
     assert_eq!(
         String::from_utf8_lossy(&guarded.engine.next_request().body),
         other
     );
-    guarded.router.settled();
+    guarded.router.wait_until_idle();
 }
 
 #[test]
@@ -162,16 +162,16 @@ fn without_a_usable_hook_reply_the_request_continues_or_fails_as_configured() {
         ScriptedReply::Silence,
         ScriptedReply::whole(json_reply("500 Oops", "", "{}")),
         ScriptedReply::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{".to_vec()),
-        says("not json"),
-        says(r#"{"action":"maybe"}"#),
-        says(&huge),
+        hook_reply("not json"),
+        hook_reply(r#"{"action":"maybe"}"#),
+        hook_reply(&huge),
         flood,
     ];
     let strict = guarded(ScriptedReply::Silence, ", timeout: 300ms");
     let lenient = guarded(ScriptedReply::Silence, ", timeout: 300ms, on_error: allow");
     for (number, fault) in (1..).zip(faults) {
         strict.hook.script(fault.clone());
-        let reply = strict.ask("m");
+        let reply = strict.send("m");
         assert_eq!(
             (reply.status, reply.error_code().as_str()),
             (503, "hook_failed"),
@@ -179,7 +179,7 @@ fn without_a_usable_hook_reply_the_request_continues_or_fails_as_configured() {
         );
         assert!(reply.header("retry-after").is_some());
         lenient.hook.script(fault);
-        let reply = lenient.ask("m");
+        let reply = lenient.send("m");
         assert_eq!(
             (reply.status, reply.header("x-vllm-router-hooks")),
             (200, Some("guard=error"))
@@ -191,16 +191,19 @@ fn without_a_usable_hook_reply_the_request_continues_or_fails_as_configured() {
         assert_eq!(strict.counted("error"), f64::from(number));
     }
     assert_eq!(strict.engine.requests(), 0);
-    strict.router.settled();
-    lenient.router.settled();
+    strict.router.wait_until_idle();
+    lenient.router.wait_until_idle();
 }
 
 #[test]
 #[contract("V44")]
 fn a_hook_is_called_only_for_its_models_and_only_for_generations() {
-    let guarded = guarded(says(r#"{"action":"reject"}"#), ", models: [\"gpt-*\"]");
-    assert_eq!(guarded.ask("m").status, 200);
-    assert_eq!(guarded.ask("gpt-4").status, 403);
+    let guarded = guarded(
+        hook_reply(r#"{"action":"reject"}"#),
+        ", models: [\"gpt-*\"]",
+    );
+    assert_eq!(guarded.send("m").status, 200);
+    assert_eq!(guarded.send("gpt-4").status, 403);
     let body = chat("gpt-4", "hi", 1).to_string();
     let route = RawClient::post(&guarded.router.data(), "/v1/route", body.as_bytes());
     assert_eq!(route.error_code(), "model_not_found");
@@ -215,7 +218,7 @@ fn a_client_that_leaves_ends_the_hook_call_too() {
     guarded.hook.next_request();
     drop(client);
     guarded.hook.hang_up();
-    guarded.router.settled();
+    guarded.router.wait_until_idle();
 }
 
 #[test]

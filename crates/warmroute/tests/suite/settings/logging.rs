@@ -22,7 +22,7 @@ fn router(logging: &str) -> Program {
         "-c",
         path,
     ])
-    .keeping(file)
+    .with_file(file)
 }
 
 fn listening(router: &Program) -> String {

@@ -41,7 +41,7 @@ fn a_hundred_clients_at_the_expiry_of_the_list_cause_one_query_per_worker() {
     let (router, engines) = fleet(config);
     // The initial queries are over, and the list has expired.
     std::thread::sleep(Duration::from_millis(1500));
-    let before: Vec<_> = engines.iter().map(ScriptedEngine::questions).collect();
+    let before: Vec<_> = engines.iter().map(ScriptedEngine::probes).collect();
     let rounds_before = rounds(&router);
     let (address, watch) = (router.data(), Stopwatch::start());
     let clients: Vec<_> = (0..100)
@@ -58,7 +58,7 @@ fn a_hundred_clients_at_the_expiry_of_the_list_cause_one_query_per_worker() {
         );
     }
     let (after, rounds) = (
-        engines.iter().map(ScriptedEngine::questions),
+        engines.iter().map(ScriptedEngine::probes),
         rounds(&router) - rounds_before,
     );
     // One query for all clients; a slow machine may need several periods of the list for a hundred
@@ -85,12 +85,12 @@ fn the_list_is_renewed_in_the_background_and_workers_lists_have_their_own_ttl() 
     let config =
         "model_aggregation: {cache_ttl: 400ms, background_refresh: {check_interval: 50ms}}\n";
     let (router, engines) = fleet(config);
-    let questions = || engines.iter().map(ScriptedEngine::questions).sum::<u64>();
-    let before = questions();
+    let probes = || engines.iter().map(ScriptedEngine::probes).sum::<u64>();
+    let before = probes();
     eventually("rounds without a client", || {
         (rounds(&router) >= 2.0).then_some(())
     });
-    assert_eq!(questions(), before, "their own lists are not old yet");
+    assert_eq!(probes(), before, "their own lists are not old yet");
     assert_eq!(list(&router), 1);
 }
 
@@ -110,10 +110,10 @@ fn an_expired_list_answers_at_once_while_a_worker_hangs() {
     // The workers' own lists expire.
     std::thread::sleep(Duration::from_millis(200));
     hangs.signal("STOP");
-    let before = well.questions();
+    let before = well.probes();
     assert_eq!(list(&router), 2);
     eventually("the workers to be queried", || {
-        (well.questions() > before).then_some(())
+        (well.probes() > before).then_some(())
     });
     let took = [(); 4].map(|()| {
         let watch = Stopwatch::start();

@@ -20,7 +20,7 @@ fn sim(model: &str) -> Program {
     Program::engine(&["--model", model, "--no-kv-events", "--speed", "20"])
 }
 
-fn ask(router: &Program, model: &str) -> RawReply {
+fn send(router: &Program, model: &str) -> RawReply {
     RawClient::post(
         &router.data(),
         "/v1/chat/completions",
@@ -45,7 +45,7 @@ fn fleet() -> (Program, Vec<Program>) {
 #[contract("V44")]
 fn an_alias_gets_the_model_it_stands_for_and_the_receipt_names_both() {
     let (router, _engines) = fleet();
-    let reply = ask(&router, "gpt-4o");
+    let reply = send(&router, "gpt-4o");
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(
         (
@@ -78,7 +78,7 @@ fn an_alias_gets_the_model_it_stands_for_and_the_receipt_names_both() {
         "gpt-4o"
     );
     // A request with the model's own name is forwarded unchanged.
-    let own = ask(&router, "small");
+    let own = send(&router, "small");
     assert_eq!(
         (own.status, own.header("x-warmroute-rewrites")),
         (200, None)
@@ -107,14 +107,14 @@ fn only_the_models_name_changes_in_the_body() {
         seen.header("content-length"),
         Some(seen.body.len().to_string())
     );
-    router.settled();
+    router.wait_until_idle();
 }
 
 #[test]
 #[contract("V44")]
 fn a_rule_falls_back_along_its_chain_while_no_worker_serves_the_model_before() {
     let (router, mut engines) = fleet();
-    let first = ask(&router, "claude-4");
+    let first = send(&router, "claude-4");
     assert_eq!(
         (first.status, first.header("x-warmroute-worker")),
         (200, Some("big")),
@@ -123,15 +123,15 @@ fn a_rule_falls_back_along_its_chain_while_no_worker_serves_the_model_before() {
     );
     engines[0].kill();
     eventually("the fallback", || {
-        let reply = ask(&router, "claude-4");
+        let reply = send(&router, "claude-4");
         (reply.status == 200 && reply.header("x-warmroute-worker") == Some("small")).then_some(())
     });
     engines[1].kill();
     eventually("the end of the chain", || {
-        let reply = ask(&router, "claude-4");
+        let reply = send(&router, "claude-4");
         (reply.status == 503 && reply.text().contains("sim-big, missing, small")).then_some(())
     });
-    let unknown = ask(&router, "nobody");
+    let unknown = send(&router, "nobody");
     assert_eq!(
         (unknown.status, unknown.error_code().as_str()),
         (404, "model_not_found"),
@@ -143,5 +143,5 @@ fn a_rule_falls_back_along_its_chain_while_no_worker_serves_the_model_before() {
         "{}",
         unknown.text()
     );
-    router.settled();
+    router.wait_until_idle();
 }

@@ -24,7 +24,7 @@ fn count_attempts(config: &str) -> u64 {
         "{}",
         reply.text()
     );
-    router.settled();
+    router.wait_until_idle();
     engines.iter().map(ScriptedEngine::requests).sum()
 }
 

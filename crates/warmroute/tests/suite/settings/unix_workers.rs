@@ -63,5 +63,5 @@ fn workers_behind_unix_sockets_and_ports_serve_side_by_side() {
             reply.text()
         );
     }
-    router.settled();
+    router.wait_until_idle();
 }

@@ -144,7 +144,7 @@ fn log_lines_are_complete_in_order_and_none_is_lost_at_exit() {
         );
         assert_eq!(client.reply().status, 200);
     }
-    router.settled();
+    router.wait_until_idle();
     router.signal("TERM");
     let ended = router.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -153,17 +153,17 @@ fn log_lines_are_complete_in_order_and_none_is_lost_at_exit() {
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
-    let place = |found: &dyn Fn(&Value) -> bool| lines.iter().position(found);
+    let position_of = |found: &dyn Fn(&Value) -> bool| lines.iter().position(found);
     let listening =
-        place(&|line| line["fields"]["message"] == "listening").expect("the start is logged");
-    let stopping = place(&|line| {
+        position_of(&|line| line["fields"]["message"] == "listening").expect("the start is logged");
+    let stopping = position_of(&|line| {
         line["fields"]["message"]
             .as_str()
             .is_some_and(|text| text.starts_with("told to stop"))
     });
     let requests: Vec<usize> = (0..200)
         .map(|n| {
-            place(&|line| line["fields"]["request_id"] == json!(format!("line-{n}")))
+            position_of(&|line| line["fields"]["request_id"] == json!(format!("line-{n}")))
                 .expect("each is logged")
         })
         .collect();

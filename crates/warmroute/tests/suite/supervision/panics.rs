@@ -33,14 +33,14 @@ fn panicking(rules: &str, yaml: &str, workers: &[String], flags: &[&str]) -> Pro
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), yaml).unwrap();
     let flags = [&["-c", file.path().to_str().unwrap()], flags].concat();
-    Program::serve_with_env(workers, &flags, &[("WARMROUTE_TEST_PANICS", rules)]).keeping(file)
+    Program::serve_with_env(workers, &flags, &[("WARMROUTE_TEST_PANICS", rules)]).with_file(file)
 }
 
 fn panics(router: &Program, task: &str) -> f64 {
     router.metric("warmroute_task_panics_total", &format!("task=\"{task}\""))
 }
 
-fn ask(router: &Program) -> RawReply {
+fn send(router: &Program) -> RawReply {
     RawClient::chat(&router.data(), &chat("sim", "hi", 2)).reply()
 }
 
@@ -51,7 +51,7 @@ fn requests_flow_while_housekeeping_panics_every_second() {
     let router = panicking("housekeeping:every=1s", "", &[engine.url()], &[]).ready(1);
     let mut served = 0;
     eventually("three panics", || {
-        assert_eq!(ask(&router).status, 200);
+        assert_eq!(send(&router).status, 200);
         served += 1;
         (panics(&router, "housekeeping") >= 3.0).then_some(())
     });
@@ -66,7 +66,7 @@ fn requests_flow_while_housekeeping_panics_every_second() {
         "the log names the task: {}",
         router.stderr()
     );
-    router.settled();
+    router.wait_until_idle();
     assert!(served > 3);
 }
 
@@ -79,7 +79,7 @@ fn a_panic_costs_one_request_or_one_attempt_of_one_task() {
     let router = panicking("every=200ms", yaml, &urls, &[]);
     let (mut failed, mut sent) = (0.0, 0.0);
     eventually("each task to have panicked", || {
-        let reply = ask_or_be_cut_off(&router);
+        let reply = send_or_be_cut_off(&router);
         sent += 1.0;
         let lost = reply
             .as_ref()
@@ -122,7 +122,7 @@ fn a_panic_costs_one_request_or_one_attempt_of_one_task() {
 }
 
 /// The reply to a request; `None` if the connection ended before its head.
-fn ask_or_be_cut_off(router: &Program) -> Option<RawReply> {
+fn send_or_be_cut_off(router: &Program) -> Option<RawReply> {
     let address = router.data();
     std::panic::catch_unwind(move || RawClient::chat(&address, &chat("sim", "hi", 2)).reply()).ok()
 }
@@ -143,7 +143,7 @@ fn a_panic_while_a_reply_goes_out_is_counted_and_ends_that_reply_alone() {
     eventually("it to be counted", || {
         (router.metric("warmroute_panics_total", "") >= 1.0).then_some(())
     });
-    router.settled();
+    router.wait_until_idle();
     eventually("the upstream request to be cancelled", || {
         (router.metric("warmroute_leases", "") == 0.0).then_some(())
     });
