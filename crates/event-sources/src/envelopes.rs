@@ -235,7 +235,7 @@ impl EnvelopeIndex {
     }
 
     fn clear_stream(&mut self, key: &StreamKey) {
-        let Ok((namespace, rank)) = self.normaliser.place(key) else {
+        let Ok((namespace, rank)) = self.normaliser.stream_namespace(key) else {
             return;
         };
         if let Some(target) = self.targets.get(&rank) {

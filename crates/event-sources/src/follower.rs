@@ -55,29 +55,30 @@ impl ZmqFollower {
         spec: SourceSpec,
         sink: Arc<dyn BlockSink>,
         clock: Clock,
-        outlet: StatusSender,
+        status_sender: StatusSender,
     ) -> Self {
-        let track = StreamDriver::new(spec.track(), Arc::clone(&sink), clock);
-        let stream = ReplayingDriver::new(track, Arc::clone(&spec.worker), spec.ask());
+        let driver = StreamDriver::new(spec.driver_spec(), Arc::clone(&sink), clock);
+        let stream =
+            ReplayingDriver::new(driver, Arc::clone(&spec.worker), spec.replay_requester());
         Self {
             spec,
             sink,
             clock,
-            status: outlet,
+            status: status_sender,
             stream,
             peer: None,
         }
     }
 
-    pub(crate) async fn run(mut self, mut orders: SourceControl) {
+    pub(crate) async fn run(mut self, mut control: SourceControl) {
         self.sink.register(self.spec.target, &self.spec.model);
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let Some(mut sub) = self.open(&mut orders.stop).await else {
+            let Some(mut sub) = self.open(&mut control.stop).await else {
                 return;
             };
-            if self.follow(&mut sub, &mut ticks, &mut orders).await == FollowEnd::Stopped {
+            if self.follow(&mut sub, &mut ticks, &mut control).await == FollowEnd::Stopped {
                 return;
             }
             // Quarantined. The connections are closed, so the publisher sends nothing meanwhile.
@@ -86,7 +87,7 @@ impl ZmqFollower {
             let until = self.stream.driver.quarantined_until().unwrap_or_default();
             tokio::select! {
                 () = tokio::time::sleep(until.since(self.clock.now())) => {}
-                _ = &mut orders.stop => return,
+                _ = &mut control.stop => return,
             }
             self.stream.driver.end_quarantine();
             self.publish();
@@ -121,15 +122,15 @@ impl ZmqFollower {
         &mut self,
         sub: &mut Sub,
         ticks: &mut Interval,
-        orders: &mut SourceControl,
+        control: &mut SourceControl,
     ) -> FollowEnd {
         loop {
             let wake = tokio::select! {
                 event = sub.next() => Wake::Live(event),
                 answer = self.stream.next_answer() => Wake::Replay(answer),
                 _ = ticks.tick() => Wake::Tick,
-                () = orders.resync.notified() => Wake::Resync,
-                _ = &mut orders.stop => Wake::Stop,
+                () = control.resync.notified() => Wake::Resync,
+                _ = &mut control.stop => Wake::Stop,
             };
             match wake {
                 Wake::Live(event) => {
@@ -212,7 +213,7 @@ impl SourceSpec {
     }
 
     /// Builds the function that requests replays; without a replay socket it requests none.
-    fn ask(&self) -> ReplayRequester {
+    fn replay_requester(&self) -> ReplayRequester {
         let socket = self.replay_endpoint.clone().map(|endpoint| ReplaySocket {
             endpoint,
             limits: self.limits(),
@@ -256,6 +257,6 @@ mod tests {
         follower.burst(garbage(), || behind.pop());
         assert!(follower.stream.driver.is_quarantined());
         assert_eq!(behind.len(), 1, "the burst stops at the quarantine");
-        assert!(!follower.stream.is_asking());
+        assert!(!follower.stream.is_replaying());
     }
 }

@@ -90,14 +90,14 @@ impl SourceHandle {
         let (sender, versions) = watch::channel(0);
         let (stop, stopped) = oneshot::channel();
         let resync = Arc::new(Notify::new());
-        let outlet = StatusSender {
+        let status_sender = StatusSender {
             status,
             versions: sender,
         };
         let following = contain(
             "event_stream",
             follow(
-                outlet,
+                status_sender,
                 SourceControl {
                     stop: stopped,
                     resync: Arc::clone(&resync),

@@ -96,8 +96,8 @@ impl PollSource {
             endpoint: format!("{}{PATH}", spec.url),
             replay_endpoint: None,
         };
-        SourceHandle::start(about, clock, |outlet, orders| {
-            Poller::new(spec, index, clock, outlet).run(orders)
+        SourceHandle::start(about, clock, |status_sender, control| {
+            Poller::new(spec, index, clock, status_sender).run(control)
         })
     }
 }
@@ -122,7 +122,7 @@ struct Poller {
 }
 
 impl Poller {
-    fn new(spec: PollSpec, index: Arc<KvIndex>, clock: Clock, outlet: StatusSender) -> Self {
+    fn new(spec: PollSpec, index: Arc<KvIndex>, clock: Clock, status_sender: StatusSender) -> Self {
         let mut headers = HeaderMap::new();
         headers.extend(
             spec.authorization
@@ -136,7 +136,7 @@ impl Poller {
             headers,
             index,
             clock,
-            status: outlet,
+            status: status_sender,
             ranks: BTreeMap::new(),
             past: SinkCounts::default(),
             quarantine: Quarantine::default(),
@@ -145,26 +145,26 @@ impl Poller {
         }
     }
 
-    async fn run(mut self, mut orders: SourceControl) {
+    async fn run(mut self, mut control: SourceControl) {
         loop {
             tokio::select! {
-                () = self.ask() => {}
-                _ = &mut orders.stop => return,
+                () = self.request_events() => {}
+                _ = &mut control.stop => return,
             }
             self.publish();
-            let held = self
+            let quarantined_for = self
                 .quarantine
                 .until()
                 .map_or(Duration::ZERO, |until| until.since(self.clock.now()));
             tokio::select! {
-                () = sleep(self.wait.max(held)) => {}
-                _ = &mut orders.stop => return,
+                () = sleep(self.wait.max(quarantined_for)) => {}
+                _ = &mut control.stop => return,
             }
             self.quarantine.lift();
         }
     }
 
-    async fn ask(&mut self) {
+    async fn request_events(&mut self) {
         let limit = self.spec.settings.max_message;
         let answer = fetch::post(&self.spec.url, PATH, &self.headers, None, TIMEOUT, limit).await;
         match answer {
@@ -291,7 +291,7 @@ impl Poller {
         tracing::warn!(worker = %self.spec.worker, url = %self.spec.url, error = self.past.last_error,
             "event list quarantined: too many undecodable events");
         self.forget();
-        self.past = self.tally();
+        self.past = self.sink_counts();
         self.stream = TrtStream::new(self.spec.block_size);
     }
 
@@ -303,7 +303,7 @@ impl Poller {
     }
 
     /// Returns the totals so far.
-    fn tally(&self) -> SinkCounts {
+    fn sink_counts(&self) -> SinkCounts {
         let mut sum = self.past.clone();
         let (counts, more) = (&mut sum.counts, self.stream.counts());
         counts.events += more.events;
@@ -316,20 +316,23 @@ impl Poller {
     }
 
     fn publish(&self) {
-        let mut tally = self.tally();
+        let mut sink_counts = self.sink_counts();
         // An orphan counts as handed over, but not as an applied event.
-        tally.counts.applied = tally.counts.applied.saturating_sub(tally.counts.orphans);
+        sink_counts.counts.applied = sink_counts
+            .counts
+            .applied
+            .saturating_sub(sink_counts.counts.orphans);
         self.status.publish(StreamStatus {
             state: if self.quarantine.is_active() {
                 StreamState::Quarantined
             } else {
                 self.state
             },
-            epoch: tally.counts.restarts.saturating_add(1),
+            epoch: sink_counts.counts.restarts.saturating_add(1),
             last_event_at: self.last_event_at,
             block_size: Some(self.spec.block_size.tokens()),
-            last_error: tally.last_error.clone(),
-            totals: tally.into(),
+            last_error: sink_counts.last_error.clone(),
+            totals: sink_counts.into(),
             ..StreamStatus::default()
         });
     }

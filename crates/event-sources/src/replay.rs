@@ -17,7 +17,7 @@ use zmtp::{Dealer, Disconnect, Endpoint, Limits};
 /// the publisher back.
 pub(crate) const AHEAD: usize = 64 << 20;
 /// Cost of a batch besides its payload: its entry in the queue.
-pub(crate) const PLACE: usize = 128;
+pub(crate) const ENTRY_BYTES: usize = 128;
 /// Longest silence in the middle of an answer. A publisher sends its batches without a pause, so a
 /// longer one means that the end marker was lost.
 pub(crate) const PAUSE: Duration = Duration::from_secs(2);
@@ -75,20 +75,20 @@ struct QueuedReplayEvent {
 }
 
 impl ReplayRun {
-    /// Runs the request `ask`, which sends its answers to the given sender.
-    pub(crate) fn spawn<F>(ask: impl FnOnce(ReplaySender) -> F) -> Self
+    /// Runs `request`, which sends its answers to the given sender.
+    pub(crate) fn spawn<F>(request: impl FnOnce(ReplaySender) -> F) -> Self
     where
         F: Future<Output = Result<(), ReplayError>> + Send + 'static,
     {
         // Bounded by the bytes that each queued batch holds.
         let (sender, answers) = mpsc::unbounded_channel();
         let failures = sender.clone();
-        let asking = ask(ReplaySender {
+        let exchange = request(ReplaySender {
             sender,
             ahead: Arc::new(Semaphore::new(AHEAD)),
         });
         let task = runtime::spawn(async move {
-            if let Err(error) = asking.await {
+            if let Err(error) = exchange.await {
                 let _ = failures.send(QueuedReplayEvent {
                     answer: ReplayEvent::Failed(error),
                     _room: None,
@@ -134,7 +134,7 @@ impl ReplaySender {
     /// Queues one batch once its bytes are free. A batch larger than the whole budget waits until
     /// the queue is empty. Returns whether the receiver is still there.
     pub(crate) async fn batch(&self, seq: u64, payload: &[u8]) -> bool {
-        let bytes = payload.len().saturating_add(PLACE).min(AHEAD);
+        let bytes = payload.len().saturating_add(ENTRY_BYTES).min(AHEAD);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let answer = ReplayEvent::Batch {
             seq,
@@ -172,11 +172,15 @@ pub(crate) struct ReplaySocket {
 impl ReplaySocket {
     /// Requests everything from `from` on.
     pub(crate) fn history(self, from: u64) -> ReplayRun {
-        ReplayRun::spawn(|answers| async move { ask(self, from, &answers).await })
+        ReplayRun::spawn(|answers| async move { request(self, from, &answers).await })
     }
 }
 
-async fn ask(replay: ReplaySocket, from: u64, answers: &ReplaySender) -> Result<(), ReplayError> {
+async fn request(
+    replay: ReplaySocket,
+    from: u64,
+    answers: &ReplaySender,
+) -> Result<(), ReplayError> {
     let ReplaySocket {
         endpoint,
         limits,

@@ -20,30 +20,30 @@ pub(crate) struct ReplayingDriver {
     pub(crate) driver: StreamDriver,
     /// The worker's name, for the log.
     worker: Arc<str>,
-    ask: ReplayRequester,
+    requester: ReplayRequester,
     replay: Option<ReplayRun>,
 }
 
 impl ReplayingDriver {
-    pub(crate) fn new(track: StreamDriver, worker: Arc<str>, ask: ReplayRequester) -> Self {
+    pub(crate) fn new(driver: StreamDriver, worker: Arc<str>, requester: ReplayRequester) -> Self {
         Self {
-            driver: track,
+            driver,
             worker,
-            ask,
+            requester,
             replay: None,
         }
     }
 
     /// Replaces the requester; ends the running replay.
     #[cfg(feature = "nats")]
-    pub(crate) fn set_requester(&mut self, ask: ReplayRequester) {
-        self.ask = ask;
+    pub(crate) fn set_requester(&mut self, requester: ReplayRequester) {
+        self.requester = requester;
         self.replay = None;
     }
 
     pub(crate) fn connected(&mut self) {
-        let wanted = self.driver.connected();
-        self.follow_up(wanted);
+        let requested = self.driver.connected();
+        self.follow_up(requested);
     }
 
     pub(crate) fn disconnected(&mut self) {
@@ -53,20 +53,20 @@ impl ReplayingDriver {
 
     /// Takes a message of the live socket, as frames.
     pub(crate) fn live(&mut self, message: &[Bytes]) {
-        let wanted = self.driver.live(message);
-        self.follow_up(wanted);
+        let requested = self.driver.live(message);
+        self.follow_up(requested);
     }
 
     /// Takes a live batch.
     #[cfg(feature = "nats")]
     pub(crate) fn batch(&mut self, seq: Option<u64>, payload: &[u8]) {
-        let wanted = self.driver.batch(seq, payload);
-        self.follow_up(wanted);
+        let requested = self.driver.batch(seq, payload);
+        self.follow_up(requested);
     }
 
     pub(crate) fn feed(&mut self, input: Input<'_>) {
-        let wanted = self.driver.feed(input);
-        self.follow_up(wanted);
+        let requested = self.driver.feed(input);
+        self.follow_up(requested);
     }
 
     /// Returns the next answer of the running request; waits forever while none runs. Cancel-safe.
@@ -75,7 +75,7 @@ impl ReplayingDriver {
     }
 
     #[cfg(test)]
-    pub(crate) fn is_asking(&self) -> bool {
+    pub(crate) fn is_replaying(&self) -> bool {
         self.replay.is_some()
     }
 
@@ -121,9 +121,9 @@ impl ReplayingDriver {
 
     /// Starts the replay that the driver requests, and drops the running one of a quarantined
     /// stream.
-    fn follow_up(&mut self, wanted: Option<u64>) {
-        if let Some(from) = wanted {
-            self.replay = (self.ask)(from);
+    fn follow_up(&mut self, requested: Option<u64>) {
+        if let Some(from) = requested {
+            self.replay = (self.requester)(from);
         }
         if self.driver.is_quarantined() {
             self.replay = None;

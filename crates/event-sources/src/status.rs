@@ -79,7 +79,7 @@ pub(crate) struct StreamTotals {
 }
 
 impl From<SinkCounts> for StreamTotals {
-    fn from(tally: SinkCounts) -> Self {
+    fn from(sink_counts: SinkCounts) -> Self {
         let SinkCounts {
             counts,
             stored,
@@ -87,7 +87,7 @@ impl From<SinkCounts> for StreamTotals {
             cleared,
             rejected,
             ..
-        } = tally;
+        } = sink_counts;
         Self {
             counts,
             stored,

@@ -96,9 +96,9 @@ impl StreamDriver {
 
     /// Takes a live batch.
     pub(crate) fn batch(&mut self, seq: Option<u64>, payload: &[u8]) -> Option<u64> {
-        let wanted = self.feed(Input::Live { seq, payload });
+        let requested = self.feed(Input::Live { seq, payload });
         self.lag_ms = self.sequencer.last_batch_ts().map(|ts| self.ms_since(ts));
-        wanted
+        requested
     }
 
     /// Counts a message that is not a batch.
@@ -111,7 +111,7 @@ impl StreamDriver {
     /// Feeds the sequencer and carries out its actions, except the fetching of replays.
     pub(crate) fn feed(&mut self, input: Input<'_>) -> Option<u64> {
         let before = self.sequencer.counts().decode_errors;
-        let mut wanted = None;
+        let mut requested = None;
         for action in self.sequencer.on(self.clock.now(), input) {
             match action {
                 Action::Apply(update) => self.apply(update, None),
@@ -119,7 +119,7 @@ impl StreamDriver {
                 Action::Envelope(output) => self.envelope(&output),
                 Action::Clear => self.sink.clear(self.spec.target),
                 Action::Loss => self.sink.mark_loss(self.spec.target),
-                Action::RequestReplay { from } => wanted = Some(from),
+                Action::RequestReplay { from } => requested = Some(from),
             }
         }
         let errors = self.sequencer.counts().decode_errors - before;
@@ -127,7 +127,7 @@ impl StreamDriver {
             self.last_error = self.sequencer.last_error().map(str::to_owned);
             self.judge(errors);
         }
-        wanted.filter(|_| !self.is_quarantined())
+        requested.filter(|_| !self.is_quarantined())
     }
 
     fn envelope(&mut self, output: &StreamOutput) {
@@ -213,9 +213,10 @@ impl StreamDriver {
         if self.is_quarantined() {
             return StreamState::Quarantined;
         }
-        let heard = self.sequencer.last_event_at().max(self.connected_at);
-        let quiet =
-            heard.is_some_and(|heard| self.clock.now().since(heard) >= self.spec.stale_after);
+        let last_activity = self.sequencer.last_event_at().max(self.connected_at);
+        let quiet = last_activity.is_some_and(|last_activity| {
+            self.clock.now().since(last_activity) >= self.spec.stale_after
+        });
         match self.sequencer.state() {
             StreamState::Live if quiet => StreamState::Stale,
             state => state,
@@ -261,9 +262,9 @@ impl EventDefaults {
             ..
         }) = update
         {
-            for (said, default) in [(lora, &self.lora), (salt, &self.salt)] {
-                if said.is_none() {
-                    said.clone_from(default);
+            for (found, default) in [(lora, &self.lora), (salt, &self.salt)] {
+                if found.is_none() {
+                    found.clone_from(default);
                 }
             }
         }

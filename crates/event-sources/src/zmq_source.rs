@@ -59,7 +59,7 @@ impl SourceSpec {
         }
     }
 
-    pub(crate) fn track(&self) -> DriverSpec {
+    pub(crate) fn driver_spec(&self) -> DriverSpec {
         DriverSpec {
             target: self.target,
             worker: Arc::clone(&self.worker),
@@ -145,8 +145,8 @@ impl ZmqSource {
             endpoint: spec.endpoint.to_string(),
             replay_endpoint: spec.replay_endpoint.as_ref().map(Endpoint::to_string),
         };
-        SourceHandle::start(about, clock, |outlet, orders| {
-            ZmqFollower::new(spec, sink, clock, outlet).run(orders)
+        SourceHandle::start(about, clock, |status_sender, control| {
+            ZmqFollower::new(spec, sink, clock, status_sender).run(control)
         })
     }
 }

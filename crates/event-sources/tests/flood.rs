@@ -37,7 +37,7 @@ const SLACK: u64 = 96 << 20;
 const EVENTS: u64 = 32;
 const BLOCKS: u64 = 4;
 /// Number of sequences held before the oldest are removed.
-const HELD: u64 = 2_000;
+const RESIDENT: u64 = 2_000;
 /// The time after the flood until the stream must be up to date, and the lag that counts as up to
 /// date.
 const RECOVERY: Duration = Duration::from_secs(5);
@@ -128,9 +128,9 @@ fn batch(seq: u64, time: f64) -> Vec<u8> {
                 ..WireStored::default()
             })
         } else {
-            let gone = sequence.saturating_sub(HELD) & !1;
+            let removed = sequence.saturating_sub(RESIDENT) & !1;
             WireEvent::Removed(WireRemoved {
-                hashes: names(gone),
+                hashes: names(removed),
                 medium: Some("GPU".into()),
             })
         }
@@ -179,14 +179,16 @@ async fn flood(length: Duration) -> FloodFigures {
 
     let engine = Arc::new(engine);
     let progress = Arc::new(Mutex::new(OfferedLoad::default()));
-    let (told, publisher) = (Arc::clone(&progress), Arc::clone(&engine));
+    let (reported_progress, publisher) = (Arc::clone(&progress), Arc::clone(&engine));
     let end = clock.now() + length;
     let flooding = std::thread::spawn(move || {
         let mut offered = OfferedLoad::default();
         while clock.now() < end {
             publish(&publisher, &clock, &mut offered);
         }
-        *told.lock().unwrap_or_else(PoisonError::into_inner) = offered;
+        *reported_progress
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = offered;
     });
     let (mut largest, mut highest_lag) = (before, 0.0_f64);
     while clock.now() < end {

@@ -292,9 +292,9 @@ mod tests {
 
     #[test]
     fn a_replay_request_is_an_empty_frame_and_a_number() {
-        let want = frames(&examples()["replay"]["request_sent_by_dealer"]);
-        assert_eq!(replay_request(0x26).to_vec(), want);
-        assert_eq!(parse_replay_request(&want), Ok(0x26));
+        let expected = frames(&examples()["replay"]["request_sent_by_dealer"]);
+        assert_eq!(replay_request(0x26).to_vec(), expected);
+        assert_eq!(parse_replay_request(&expected), Ok(0x26));
         // As in engines: up to eight bytes are a number, zero bytes are 0.
         assert_eq!(parse_replay_request(&[&b""[..], &[0, 0, 0, 2]]), Ok(2));
         assert_eq!(parse_replay_request(&[&b""[..], b""]), Ok(0));

@@ -94,8 +94,9 @@ impl PublisherObservation {
         };
         self.stores += 1;
         let cut = |name: &str| name.chars().take(LONGEST_NAME).collect::<String>();
-        if Medium::of(&stored.place) == Medium::Unlisted && self.unknown_media.len() < MOST_NAMES {
-            let medium = stored.place.medium.as_deref();
+        if Medium::of(&stored.location) == Medium::Unlisted && self.unknown_media.len() < MOST_NAMES
+        {
+            let medium = stored.location.medium.as_deref();
             self.unknown_media.insert(cut(medium.unwrap_or_default()));
         }
         if let Some(kind) = stored.group.spec_kind.as_deref()

@@ -111,7 +111,7 @@ impl FromStr for NatsServer {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         // Without a scheme, the text before a colon may be a password, so it is not repeated.
-        let (scheme, place) = text.split_once("://").unwrap_or(("", text));
+        let (scheme, address) = text.split_once("://").unwrap_or(("", text));
         let tls = match scheme.to_ascii_lowercase().as_str() {
             "nats" => false,
             "tls" => true,
@@ -121,13 +121,13 @@ impl FromStr for NatsServer {
                 });
             }
         };
-        let place = place.strip_suffix('/').unwrap_or(place);
-        if let Some((_, path)) = place.split_once('/') {
+        let address = address.strip_suffix('/').unwrap_or(address);
+        if let Some((_, path)) = address.split_once('/') {
             return Err(NatsEndpointError::Path {
                 path: path.chars().take(80).collect(),
             });
         }
-        let after_brackets = place.rsplit(']').next().unwrap_or(place);
+        let after_brackets = address.rsplit(']').next().unwrap_or(address);
         let port = if after_brackets.contains(':') {
             String::new()
         } else {
@@ -135,7 +135,7 @@ impl FromStr for NatsServer {
         };
         // Uses the one strict parser of hosts and ports for connection targets.
         Ok(Self {
-            url: format!("http://{place}{port}").parse()?,
+            url: format!("http://{address}{port}").parse()?,
             tls,
         })
     }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn nats_and_tls_urls_parse_with_and_without_a_port() {
-        for (text, shown, tls) in [
+        for (text, url, tls) in [
             ("nats://bus:4333/kv.a", "nats://bus:4333/kv.a", false),
             ("nats://bus/kv.a", "nats://bus:4222/kv.a", false),
             ("TLS://[::1]/kv.a", "tls://[::1]:4222/kv.a", true),
@@ -245,7 +245,7 @@ mod tests {
             let endpoint: NatsEndpoint = text.parse().unwrap();
             assert_eq!(
                 (endpoint.to_string(), endpoint.server().is_tls()),
-                (shown.to_owned(), tls)
+                (url.to_owned(), tls)
             );
         }
         assert_eq!(
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn an_error_names_the_fault_and_the_expected_form() {
-        for (text, said) in [
+        for (text, message) in [
             ("http://bus:4222/kv.a", "use nats or tls"),
             ("bus:4222/kv.a", "use nats or tls"),
             ("", "use nats or tls"),
@@ -277,7 +277,7 @@ mod tests {
             ("nats://bus:4222/kv?x=1", "not allowed"),
         ] {
             assert!(
-                parse_error(text).contains(said),
+                parse_error(text).contains(message),
                 "{text}: {}",
                 parse_error(text)
             );
@@ -304,10 +304,10 @@ mod tests {
             "user:geheim@bus/kv.a",
             "geheim://bus/kv",
         ] {
-            let said = parse_error(text);
+            let message = parse_error(text);
             assert!(
-                !said.contains("geheim") || text.starts_with("geheim://"),
-                "{said}"
+                !message.contains("geheim") || text.starts_with("geheim://"),
+                "{message}"
             );
         }
     }

@@ -33,9 +33,9 @@ pub(crate) struct NatsFollower {
     clock: Clock,
     status: StatusSender,
     stream: ReplayingDriver,
-    knocking: RelayLiveness,
+    liveness: RelayLiveness,
     /// The running liveness check of the relay.
-    knock: Option<ReplayRun>,
+    ping: Option<ReplayRun>,
 }
 
 /// Reasons why the loop wakes up.
@@ -43,7 +43,7 @@ enum Wake {
     Live(Option<QueuedMessage>),
     Link(ConnectionEvent),
     Replay(Option<ReplayEvent>),
-    Knock(Option<ReplayEvent>),
+    Ping(Option<ReplayEvent>),
     Tick,
     Resync,
     Stop,
@@ -61,35 +61,35 @@ impl NatsFollower {
         spec: NatsSpec,
         sink: Arc<dyn BlockSink>,
         clock: Clock,
-        outlet: StatusSender,
+        status_sender: StatusSender,
     ) -> Self {
-        let track = StreamDriver::new(spec.track(), Arc::clone(&sink), clock);
-        let stream = ReplayingDriver::new(track, Arc::clone(&spec.worker), Box::new(|_| None));
+        let driver = StreamDriver::new(spec.driver_spec(), Arc::clone(&sink), clock);
+        let stream = ReplayingDriver::new(driver, Arc::clone(&spec.worker), Box::new(|_| None));
         Self {
             spec,
             sink,
             clock,
-            status: outlet,
+            status: status_sender,
             stream,
-            knocking: RelayLiveness::default(),
-            knock: None,
+            liveness: RelayLiveness::default(),
+            ping: None,
         }
     }
 
-    pub(crate) async fn run(mut self, mut orders: SourceControl) {
+    pub(crate) async fn run(mut self, mut control: SourceControl) {
         self.sink.register(self.spec.target, &self.spec.model);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut backoff = backoff::reconnects();
         loop {
             let started = self.clock.now();
-            let ended = match self.connect(&mut orders).await {
-                Ok((link, intake)) => self.follow(link, intake, &mut ticks, &mut orders).await,
+            let ended = match self.connect(&mut control).await {
+                Ok((link, intake)) => self.follow(link, intake, &mut ticks, &mut control).await,
                 Err(ended) => ended,
             };
             // Dropped with the connection, so that no part of it outlives it.
-            self.knock = None;
-            self.knocking = RelayLiveness::default();
+            self.ping = None;
+            self.liveness = RelayLiveness::default();
             self.stream.set_requester(Box::new(|_| None));
             let wait = match ended {
                 FollowEnd::Stopped => return,
@@ -109,7 +109,7 @@ impl NatsFollower {
             self.publish();
             tokio::select! {
                 () = sleep(wait) => {}
-                _ = &mut orders.stop => return,
+                _ = &mut control.stop => return,
             }
             self.stream.driver.end_quarantine();
             self.publish();
@@ -119,12 +119,12 @@ impl NatsFollower {
     /// Makes one connection attempt.
     async fn connect(
         &self,
-        orders: &mut SourceControl,
+        control: &mut SourceControl,
     ) -> Result<(NatsConnection, SubscriptionQueue), FollowEnd> {
         let dial = self.spec.dial();
         let opened = tokio::select! {
             opened = dial.open() => opened,
-            _ = &mut orders.stop => return Err(FollowEnd::Stopped),
+            _ = &mut control.stop => return Err(FollowEnd::Stopped),
         };
         let lost = |error: &dyn std::error::Error| FollowEnd::Lost(error.to_string());
         let link = opened.map_err(|error| lost(&error))?;
@@ -138,7 +138,7 @@ impl NatsFollower {
         let settings = SubscriptionQueueSettings {
             max_message,
             max_bytes: PENDING_BYTES,
-            when_full: WhenFull::LetGo,
+            when_full: WhenFull::Drop,
         };
         Ok((link, SubscriptionQueue::start(subscriber, settings)))
     }
@@ -148,7 +148,7 @@ impl NatsFollower {
         mut link: NatsConnection,
         mut intake: SubscriptionQueue,
         ticks: &mut Interval,
-        orders: &mut SourceControl,
+        control: &mut SourceControl,
     ) -> FollowEnd {
         let asker = self.spec.requester(&link);
         let history = asker.clone();
@@ -159,10 +159,10 @@ impl NatsFollower {
                 taken = intake.next() => Wake::Live(taken),
                 event = link.next() => Wake::Link(event),
                 answer = self.stream.next_answer() => Wake::Replay(answer),
-                answer = next_answer(&mut self.knock) => Wake::Knock(answer),
+                answer = next_answer(&mut self.ping) => Wake::Ping(answer),
                 _ = ticks.tick() => Wake::Tick,
-                () = orders.resync.notified() => Wake::Resync,
-                _ = &mut orders.stop => Wake::Stop,
+                () = control.resync.notified() => Wake::Resync,
+                _ = &mut control.stop => Wake::Stop,
             };
             match wake {
                 Wake::Live(Some(taken)) => self.burst(taken, &mut intake),
@@ -175,7 +175,7 @@ impl NatsFollower {
                 }
                 Wake::Link(ConnectionEvent::Fault(error)) => self.stream.driver.record_fault(error),
                 Wake::Replay(answer) => self.replayed(answer),
-                Wake::Knock(answer) => self.knocked(answer),
+                Wake::Ping(answer) => self.pinged(answer),
                 Wake::Tick => self.tick(&asker),
                 Wake::Resync => self.stream.feed(Input::Resync),
                 Wake::Stop => return FollowEnd::Stopped,
@@ -224,13 +224,13 @@ impl NatsFollower {
             // As over ZMQ, where messages of other topics do not arrive at all.
             Ok(RelayMessage::Batch { topic, .. }) if !topic.starts_with(&self.spec.topic) => {}
             Ok(RelayMessage::Batch { seq, payload, .. }) => {
-                self.heard(now);
+                self.record_activity(now);
                 self.stream.batch(Some(seq), payload);
             }
             Ok(RelayMessage::Note(EngineLinkNote::Connected)) => {
                 // Also when the relay was present before: this is a new connection, maybe to
                 // another life of the engine.
-                self.knocking.record_seen(now);
+                self.liveness.record_seen(now);
                 self.stream.connected();
             }
             Ok(RelayMessage::Note(EngineLinkNote::Disconnected)) => {
@@ -241,15 +241,15 @@ impl NatsFollower {
     }
 
     /// Records a sign of a relay that follows its engine.
-    fn heard(&mut self, now: kv_blocks::Moment) {
-        if self.knocking.record_seen(now) {
+    fn record_activity(&mut self, now: kv_blocks::Moment) {
+        if self.liveness.record_seen(now) {
             self.stream.connected();
         }
     }
 
     /// Ends the stream, whatever the state of the connection to the server.
     fn missed(&mut self, reason: String) {
-        if self.knocking.record_missed(self.clock.now()) {
+        if self.liveness.record_missed(self.clock.now()) {
             self.stream.disconnected();
         }
         self.stream.driver.record_fault(reason);
@@ -258,15 +258,17 @@ impl NatsFollower {
     fn replayed(&mut self, answer: Option<ReplayEvent>) {
         // A liveness check follows at once, to distinguish an engine's failure from the relay's.
         if let Some(ReplayEvent::Failed(_)) | None = &answer {
-            self.knocking.request_check();
+            self.liveness.request_check();
         }
         self.stream.replay_burst(answer);
     }
 
-    fn knocked(&mut self, answer: Option<ReplayEvent>) {
-        self.knock = None;
+    fn pinged(&mut self, answer: Option<ReplayEvent>) {
+        self.ping = None;
         match answer {
-            Some(ReplayEvent::End | ReplayEvent::Batch { .. }) => self.heard(self.clock.now()),
+            Some(ReplayEvent::End | ReplayEvent::Batch { .. }) => {
+                self.record_activity(self.clock.now())
+            }
             Some(ReplayEvent::Failed(error)) => self.missed(error.to_string()),
             None => self.missed("the question whether the relay is there was not answered".into()),
         }
@@ -274,8 +276,8 @@ impl NatsFollower {
 
     fn tick(&mut self, asker: &NatsRequester) {
         self.stream.feed(Input::Tick);
-        if self.knock.is_none() && self.knocking.is_due(self.clock.now()) {
-            self.knock = Some(asker.clone().ping());
+        if self.ping.is_none() && self.liveness.is_due(self.clock.now()) {
+            self.ping = Some(asker.clone().ping());
         }
     }
 

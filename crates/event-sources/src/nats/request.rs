@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{
     NatsSubject,
     subscription_queue::{QueuedMessage, SubscriptionQueue, SubscriptionQueueSettings, WhenFull},
-    wire::{self, KNOCK, RelayReply, WireError},
+    wire::{self, PING_SEQ, RelayReply, WireError},
 };
 use crate::replay::{PAUSE, ReplayError, ReplayRun, ReplaySender};
 
@@ -68,7 +68,7 @@ impl NatsRequester {
     /// Checks whether the relay is there and connected to its engine.
     pub(crate) fn ping(self) -> ReplayRun {
         ReplayRun::spawn(|answers| async move {
-            self.run(KNOCK, &answers).await?;
+            self.run(PING_SEQ, &answers).await?;
             Ok(())
         })
     }
@@ -94,7 +94,7 @@ impl NatsRequester {
         answers: &ReplaySender,
     ) -> Result<RequestProgress, NatsRequestError> {
         let subject = self.subject.replay();
-        let mut intake = self.ask(from).await?;
+        let mut intake = self.send_request(from).await?;
         let (mut limit, mut last, mut batches) = (self.timeout, None, 0);
         loop {
             let silent = |_| match batches {
@@ -145,7 +145,7 @@ impl NatsRequester {
     }
 
     /// Sends the request for all batches from `from` on; returns the queue of its answers.
-    async fn ask(&self, from: u64) -> Result<SubscriptionQueue, NatsRequestError> {
+    async fn send_request(&self, from: u64) -> Result<SubscriptionQueue, NatsRequestError> {
         let subject = self.subject.replay();
         let inbox = self.client.new_inbox();
         let subscriber = self
@@ -197,8 +197,8 @@ mod tests {
         let server = NatsServer::start(&[]);
         let relay = async_nats::connect(server.url()).await.unwrap();
         let mut requests = relay.subscribe("kv.replay").await.unwrap();
-        let asked = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&asked);
+        let request_count = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&request_count);
         let answering = tokio::spawn(async move {
             while let Some(request) = requests.next().await {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -245,7 +245,7 @@ mod tests {
             .await
             .expect("it ends");
         assert_eq!(numbers, (0..20).collect::<Vec<u64>>());
-        assert!(asked.load(Ordering::Relaxed) > 1);
+        assert!(request_count.load(Ordering::Relaxed) > 1);
         answering.abort();
     }
 }

@@ -67,7 +67,7 @@ impl NatsSpec {
         }
     }
 
-    pub(crate) fn track(&self) -> DriverSpec {
+    pub(crate) fn driver_spec(&self) -> DriverSpec {
         DriverSpec {
             target: self.target,
             worker: Arc::clone(&self.worker),
@@ -119,8 +119,8 @@ impl NatsSource {
             endpoint: spec.endpoint.to_string(),
             replay_endpoint: spec.replay.then(|| format!("{}.replay", spec.endpoint)),
         };
-        SourceHandle::start(about, clock, |outlet, orders| {
-            NatsFollower::new(spec, sink, clock, outlet).run(orders)
+        SourceHandle::start(about, clock, |status_sender, control| {
+            NatsFollower::new(spec, sink, clock, status_sender).run(control)
         })
     }
 }

@@ -15,7 +15,7 @@ use resilience::{ByteBudget, BytePermit};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 /// Cost of a message besides its payload: headers and its entry in the queue.
-const PLACE: usize = 512;
+const ENTRY_BYTES: usize = 512;
 
 /// Limits of a subscription queue.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct SubscriptionQueueSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     /// Drops the message and counts it.
-    LetGo,
+    Drop,
     /// Ends the queue in front of the first message that does not fit.
     End,
 }
@@ -47,7 +47,7 @@ pub(crate) enum QueuedMessage {
 #[derive(Debug)]
 pub(crate) struct SubscriptionQueue {
     queue: mpsc::UnboundedReceiver<(QueuedMessage, BytePermit)>,
-    let_go: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
     task: JoinHandle<()>,
 }
 
@@ -55,11 +55,11 @@ impl SubscriptionQueue {
     pub(crate) fn start(subscriber: Subscriber, settings: SubscriptionQueueSettings) -> Self {
         // Bounded by the bytes that each queued message holds.
         let (sender, queue) = mpsc::unbounded_channel();
-        let let_go = Arc::new(AtomicU64::new(0));
-        let task = runtime::spawn(carry(subscriber, settings, sender, Arc::clone(&let_go)));
+        let dropped = Arc::new(AtomicU64::new(0));
+        let task = runtime::spawn(forward(subscriber, settings, sender, Arc::clone(&dropped)));
         Self {
             queue,
-            let_go,
+            dropped,
             task,
         }
     }
@@ -77,7 +77,7 @@ impl SubscriptionQueue {
 
     /// Returns the number of messages dropped since the last call.
     pub(crate) fn take_dropped(&self) -> u64 {
-        self.let_go.swap(0, Ordering::Relaxed)
+        self.dropped.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -87,22 +87,22 @@ impl Drop for SubscriptionQueue {
     }
 }
 
-async fn carry(
+async fn forward(
     mut subscriber: Subscriber,
     settings: SubscriptionQueueSettings,
     queue: mpsc::UnboundedSender<(QueuedMessage, BytePermit)>,
-    let_go: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
 ) {
     let budget = ByteBudget::new(settings.max_bytes);
     while let Some(message) = subscriber.next().await {
         let too_large = message.payload.len() > settings.max_message;
-        let kept = if too_large {
+        let retained = if too_large {
             0
         } else {
             message.length.max(message.payload.len())
         };
-        let Some(permit) = budget.try_take_capped(kept.saturating_add(PLACE)) else {
-            let_go.fetch_add(1, Ordering::Relaxed);
+        let Some(permit) = budget.try_take_capped(retained.saturating_add(ENTRY_BYTES)) else {
+            dropped.fetch_add(1, Ordering::Relaxed);
             if settings.when_full == WhenFull::End {
                 return;
             }

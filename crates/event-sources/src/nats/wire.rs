@@ -13,7 +13,7 @@ const ERROR: &str = "Warmroute-Error";
 /// nine years; a forged number beyond it would count as that many missing batches.
 const SEQ_END: u64 = 1 << 48;
 /// Start number of a liveness check.
-pub(crate) const KNOCK: u64 = u64::MAX;
+pub(crate) const PING_SEQ: u64 = u64::MAX;
 /// Longest topic that is relayed, bytes.
 const MAX_TOPIC: usize = 1_024;
 /// Longest error text that is sent or read, bytes.
@@ -77,7 +77,7 @@ pub(crate) fn published(message: &Message) -> Result<RelayMessage<'_>, WireError
                 Ok(RelayMessage::Note(EngineLinkNote::Disconnected))
             }
             other => Err(WireError::Note {
-                found: shown(other),
+                found: excerpt(other),
             }),
         };
     }
@@ -97,7 +97,7 @@ pub(crate) fn reply(message: &Message) -> Result<RelayReply<'_>, WireError> {
         return Ok(RelayReply::End);
     }
     if let Some(text) = header(message, ERROR) {
-        return Ok(RelayReply::Refused(shown(text)));
+        return Ok(RelayReply::Refused(excerpt(text)));
     }
     let (seq, topic) = batch(message)?;
     Ok(RelayReply::Batch {
@@ -111,7 +111,9 @@ fn batch(message: &Message) -> Result<(u64, &str), WireError> {
     let text = header(message, SEQ).ok_or(WireError::NoSeq)?;
     let seq = number(text.as_bytes())
         .filter(|seq| *seq < SEQ_END)
-        .ok_or_else(|| WireError::Seq { found: shown(text) })?;
+        .ok_or_else(|| WireError::Seq {
+            found: excerpt(text),
+        })?;
     Ok((seq, header(message, TOPIC).unwrap_or_default()))
 }
 
@@ -133,7 +135,7 @@ fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
 }
 
 /// Makes a foreign text safe for the log.
-fn shown(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars()
         .filter(|character| !character.is_control())
         .take(MAX_ERROR)
@@ -171,7 +173,7 @@ pub(crate) fn end_headers() -> HeaderMap {
 }
 
 pub(crate) fn error_headers(text: &str) -> HeaderMap {
-    one(ERROR, &shown(text))
+    one(ERROR, &excerpt(text))
 }
 
 fn one(name: &'static str, value: &str) -> HeaderMap {
@@ -282,7 +284,7 @@ mod tests {
     fn a_request_is_a_decimal_number() {
         assert_eq!(
             (request(b"0"), request(b"18446744073709551615")),
-            (Ok(0), Ok(KNOCK))
+            (Ok(0), Ok(PING_SEQ))
         );
         for body in [&b"-1"[..], b"1\n", b"\xff", b"18446744073709551616"] {
             assert_eq!(request(body), Err(WireError::Request { bytes: body.len() }));

@@ -62,14 +62,14 @@ impl SharedFollower {
         route: PublisherLookup,
         sink: Arc<dyn BlockSink>,
         clock: Clock,
-        (outlet, parts): (StatusSender, SharedStreams),
+        (status_sender, parts): (StatusSender, SharedStreams),
     ) -> Self {
         Self {
             spec,
             route,
             sink,
             clock,
-            status: outlet,
+            status: status_sender,
             parts,
             streams: BTreeMap::new(),
             touched: BTreeSet::new(),
@@ -79,7 +79,7 @@ impl SharedFollower {
         }
     }
 
-    pub(crate) async fn run(mut self, mut orders: SourceControl) {
+    pub(crate) async fn run(mut self, mut control: SourceControl) {
         let mut sub = loop {
             match self.bind().await {
                 Ok(sub) => break sub,
@@ -88,7 +88,7 @@ impl SharedFollower {
             self.publish();
             tokio::select! {
                 () = sleep(REBIND) => {}
-                _ = &mut orders.stop => return,
+                _ = &mut control.stop => return,
             }
         };
         self.bound = true;
@@ -100,8 +100,8 @@ impl SharedFollower {
                 event = sub.next() => self.burst(event, || sub.next().now_or_never()),
                 _ = ticks.tick() => self.tick(),
                 // A shared socket has no replay endpoint.
-                () = orders.resync.notified() => {}
-                _ = &mut orders.stop => return,
+                () = control.resync.notified() => {}
+                _ = &mut control.stop => return,
             }
             self.publish();
             // Reading from a buffer never awaits, so the loop yields explicitly.
@@ -168,7 +168,7 @@ impl SharedFollower {
         }
         // Copied: a slice would keep the whole message in memory.
         let key = (Bytes::copy_from_slice(live.topic), self.rank(live.payload));
-        if !self.streams.contains_key(&key) && !self.meet(&key, peer) {
+        if !self.streams.contains_key(&key) && !self.add_stream(&key, peer) {
             self.loose.record_dropped();
             return;
         }
@@ -207,7 +207,7 @@ impl SharedFollower {
 
     /// Adds a new stream; returns `false` if its topic belongs to no known worker, or there are too
     /// many streams.
-    fn meet(&mut self, key: &TopicKey, peer: u64) -> bool {
+    fn add_stream(&mut self, key: &TopicKey, peer: u64) -> bool {
         if self.streams.len() >= self.spec.max_streams {
             self.last_error = Some(format!(
                 "{} streams are followed already: no further ones are",
@@ -253,14 +253,14 @@ impl SharedFollower {
             stale_after: self.spec.settings.stale_after,
         };
         self.sink.register(target, &publisher.model);
-        let mut track = StreamDriver::new(spec, Arc::clone(&self.sink), self.clock);
-        track.connected();
+        let mut driver = StreamDriver::new(spec, Arc::clone(&self.sink), self.clock);
+        driver.connected();
         self.streams.insert(
             key.clone(),
             TopicStream {
                 publisher,
                 target,
-                driver: track,
+                driver,
                 peer,
             },
         );
@@ -289,7 +289,7 @@ impl SharedFollower {
     }
 
     fn publish(&mut self) {
-        let mut news = false;
+        let mut is_changed = false;
         {
             let mut parts = self.parts.lock();
             for key in std::mem::take(&mut self.touched) {
@@ -302,11 +302,11 @@ impl SharedFollower {
                     .is_none_or(|(_, known)| *known != fresh)
                 {
                     parts.insert(stream.target, (Arc::clone(&stream.publisher.worker), fresh));
-                    news = true;
+                    is_changed = true;
                 }
             }
         }
-        if news {
+        if is_changed {
             self.status.touch();
         }
         self.status.publish(StreamStatus {

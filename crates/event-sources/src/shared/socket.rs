@@ -65,14 +65,14 @@ impl SharedSocket {
             replay_endpoint: None,
         };
         self.members.write().0.insert(id, member);
-        let seat = MembershipGuard {
+        let guard = MembershipGuard {
             socket: Arc::clone(self),
             id,
         };
         let own = SharedStreams::new(Mutex::default());
-        let shown = Arc::clone(&own);
-        SourceHandle::start(about, clock, |outlet, orders| {
-            seat.keep(outlet, orders, shown)
+        let shared_streams = Arc::clone(&own);
+        SourceHandle::start(about, clock, |status_sender, control| {
+            guard.publish_until_stopped(status_sender, control, shared_streams)
         })
         .with_shared_streams(own)
     }
@@ -87,20 +87,25 @@ struct MembershipGuard {
 
 impl MembershipGuard {
     /// Publishes the member's streams until stopped, or until the socket's task ends.
-    async fn keep(self, outlet: StatusSender, mut orders: SourceControl, shown: SharedStreams) {
+    async fn publish_until_stopped(
+        self,
+        status_sender: StatusSender,
+        mut control: SourceControl,
+        shared_streams: SharedStreams,
+    ) {
         let mut changes = self.socket.source.changes();
         loop {
-            self.show(&outlet, &shown);
+            self.show(&status_sender, &shared_streams);
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
                 // A shared socket has no replay endpoint.
-                () = orders.resync.notified() => {}
-                _ = &mut orders.stop => return,
+                () = control.resync.notified() => {}
+                _ = &mut control.stop => return,
             }
         }
     }
 
-    fn show(&self, outlet: &StatusSender, shown: &SharedStreams) {
+    fn show(&self, status_sender: &StatusSender, shared_streams: &SharedStreams) {
         let of_mine = |(target, part): (&_, &_)| {
             Some((*target, Clone::clone(part))).filter(|_| self.is_mine(target))
         };
@@ -121,16 +126,16 @@ impl MembershipGuard {
         } else {
             None
         };
-        let news = {
-            let mut shown = shown.lock();
-            let news = *shown != mine;
-            *shown = mine;
-            news
+        let is_changed = {
+            let mut shared_streams = shared_streams.lock();
+            let is_changed = *shared_streams != mine;
+            *shared_streams = mine;
+            is_changed
         };
-        if news {
-            outlet.touch();
+        if is_changed {
+            status_sender.touch();
         }
-        outlet.publish(StreamStatus {
+        status_sender.publish(StreamStatus {
             state,
             last_error,
             ..StreamStatus::default()

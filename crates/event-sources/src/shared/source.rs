@@ -96,10 +96,11 @@ impl ZmqSource {
             replay_endpoint: None,
         };
         let parts = SharedStreams::new(Mutex::default());
-        let shown = Arc::clone(&parts);
+        let shared_streams = Arc::clone(&parts);
         let sink: Arc<dyn BlockSink> = index;
-        SourceHandle::start(about, clock, move |outlet, orders| {
-            SharedFollower::new(spec, route, sink, clock, (outlet, shown)).run(orders)
+        SourceHandle::start(about, clock, move |status_sender, control| {
+            SharedFollower::new(spec, route, sink, clock, (status_sender, shared_streams))
+                .run(control)
         })
         .with_shared_streams(parts)
     }

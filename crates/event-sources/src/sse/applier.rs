@@ -30,7 +30,7 @@ const LAGGED: &str = "lagged";
 pub(crate) struct ApplierSettings {
     pub(crate) stale_after: Duration,
     /// Whether each connection begins with the full current state.
-    pub(crate) standing_state: bool,
+    pub(crate) sends_snapshot: bool,
 }
 
 /// The applying half of a source.
@@ -42,7 +42,7 @@ pub(crate) struct Applier {
     clock: Clock,
     status: StatusSender,
     settings: ApplierSettings,
-    tally: SinkCounts,
+    sink_counts: SinkCounts,
     quarantine: Quarantine,
     /// The connection whose messages are being applied.
     connection: u64,
@@ -66,7 +66,7 @@ impl Applier {
     pub(crate) fn new(
         sink: Box<dyn EventSink>,
         (link, queue): (Arc<ReaderChannel>, mpsc::Receiver<LinkMessage>),
-        (clock, outlet): (Clock, StatusSender),
+        (clock, status_sender): (Clock, StatusSender),
         settings: ApplierSettings,
     ) -> Self {
         Self {
@@ -74,9 +74,9 @@ impl Applier {
             link,
             queue,
             clock,
-            status: outlet,
+            status: status_sender,
             settings,
-            tally: SinkCounts::default(),
+            sink_counts: SinkCounts::default(),
             quarantine: Quarantine::default(),
             connection: 0,
             disbelieved: 0,
@@ -87,7 +87,7 @@ impl Applier {
     }
 
     /// Runs until stopped.
-    pub(crate) async fn run(mut self, mut orders: SourceControl) {
+    pub(crate) async fn run(mut self, mut control: SourceControl) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -99,13 +99,13 @@ impl Applier {
                     None => return,
                 },
                 () = link.changed.notified() => {}
-                _ = ticks.tick() => self.sink.tick(self.clock.now(), &mut self.tally),
+                _ = ticks.tick() => self.sink.tick(self.clock.now(), &mut self.sink_counts),
                 // There is no history to request, but a new connection sends the full current
                 // state.
-                () = orders.resync.notified() => self.link.give_up(self.link.state().connections, None),
-                _ = &mut orders.stop => return,
+                () = control.resync.notified() => self.link.give_up(self.link.state().connections, None),
+                _ = &mut control.stop => return,
             }
-            self.look_at_link();
+            self.check_link();
             self.publish();
             tokio::task::coop::consume_budget().await;
         }
@@ -124,7 +124,7 @@ impl Applier {
     }
 
     fn apply(&mut self, queued: &LinkMessage) {
-        self.tally.counts.batches += 1;
+        self.sink_counts.counts.batches += 1;
         if self
             .link
             .last_lossy_connection()
@@ -133,26 +133,27 @@ impl Applier {
             self.distrust(queued.connection);
         }
         if queued.connection <= self.disbelieved {
-            self.tally.counts.dropped += 1;
+            self.sink_counts.counts.dropped += 1;
             return;
         }
-        self.meet(queued.connection);
+        self.record_connection(queued.connection);
         let now = self.clock.now();
         self.last_event_at = Some(now);
         self.rate.record(now);
         if queued.message.name.as_deref() == Some(LAGGED) {
-            self.tally.last_error = Some("the sender cut this reader off as too slow".to_owned());
-            self.tally.counts.gaps += 1;
+            self.sink_counts.last_error =
+                Some("the sender cut this reader off as too slow".to_owned());
+            self.sink_counts.counts.gaps += 1;
             return self.distrust(queued.connection);
         }
-        self.hand_over(&queued.message, now);
+        self.apply_message(&queued.message, now);
     }
 
-    fn hand_over(&mut self, message: &StreamMessage, now: Moment) {
-        let before = self.tally.counts.decode_errors;
-        self.sink.take(message, now, &mut self.tally);
+    fn apply_message(&mut self, message: &StreamMessage, now: Moment) {
+        let before = self.sink_counts.counts.decode_errors;
+        self.sink.take(message, now, &mut self.sink_counts);
         self.handle_notice();
-        let errors = self.tally.counts.decode_errors - before;
+        let errors = self.sink_counts.counts.decode_errors - before;
         if errors > 0 {
             self.judge(errors);
         }
@@ -160,18 +161,18 @@ impl Applier {
 
     /// Takes over the sink's last error.
     fn handle_notice(&mut self) {
-        if let Some(error) = self.tally.last_error.take() {
+        if let Some(error) = self.sink_counts.last_error.take() {
             self.errors.newest = Some(error);
         }
     }
 
     /// Starts a new connection, at its first message or state change.
-    fn meet(&mut self, connection: u64) {
+    fn record_connection(&mut self, connection: u64) {
         if connection <= self.connection {
             return;
         }
         self.connection = connection;
-        if self.settings.standing_state {
+        if self.settings.sends_snapshot {
             self.sink.forget();
         }
         self.sink.connected();
@@ -199,14 +200,14 @@ impl Applier {
         self.distrust(self.connection);
     }
 
-    fn look_at_link(&mut self) {
+    fn check_link(&mut self) {
         self.handle_notice();
         let link = self.link.state();
         if link.open_since.is_some()
             && link.lossy != Some(link.connections)
             && self.queue.is_empty()
         {
-            self.meet(link.connections);
+            self.record_connection(link.connections);
         }
         if link.last_error != self.errors.link {
             self.errors.link.clone_from(&link.last_error);
@@ -228,8 +229,8 @@ impl Applier {
         if link.connections <= self.disbelieved || link.lossy == Some(link.connections) {
             return StreamState::Gapped;
         }
-        let heard = self.last_event_at.unwrap_or(open_since).max(open_since);
-        if self.clock.now().since(heard) >= self.settings.stale_after {
+        let last_activity = self.last_event_at.unwrap_or(open_since).max(open_since);
+        if self.clock.now().since(last_activity) >= self.settings.stale_after {
             StreamState::Stale
         } else {
             StreamState::Live
@@ -238,20 +239,20 @@ impl Applier {
 
     fn publish(&self) {
         let link = self.link.state();
-        let mut tally = self.tally.clone();
-        tally.counts.batches += link.unreadable;
-        tally.counts.dropped += link.dropped;
-        tally.counts.decode_errors += link.unreadable;
+        let mut sink_counts = self.sink_counts.clone();
+        sink_counts.counts.batches += link.unreadable;
+        sink_counts.counts.dropped += link.dropped;
+        sink_counts.counts.decode_errors += link.unreadable;
         self.status.publish(StreamStatus {
             state: self.state(&link),
-            last_seq: tally.last_seq,
-            block_size: tally.block_size,
+            last_seq: sink_counts.last_seq,
+            block_size: sink_counts.block_size,
             lag_events: self.queue.len() as u64,
             last_event_at: self.last_event_at,
             rate: self.rate.clone(),
             last_error: self.errors.newest.clone(),
             reconnects: link.connections.saturating_sub(1),
-            totals: tally.into(),
+            totals: sink_counts.into(),
             ..StreamStatus::default()
         });
     }

@@ -118,7 +118,7 @@ impl SseDialer {
             endpoint: self.endpoint.to_string(),
             limit: OPENING,
         };
-        let kind = tokio::time::timeout(OPENING, self.ask())
+        let kind = tokio::time::timeout(OPENING, self.send_request())
             .await
             .map_err(slow)??;
         Ok(EventConnection {
@@ -127,7 +127,7 @@ impl SseDialer {
         })
     }
 
-    async fn ask(&self) -> Result<ConnectionKind, ConnectionError> {
+    async fn send_request(&self) -> Result<ConnectionKind, ConnectionError> {
         let stream = self.stream().await?;
         match self.endpoint.carrier() {
             EventTransport::Sse => self.events(stream).await,

@@ -143,11 +143,13 @@ impl FromStr for SseEndpoint {
                 });
             }
         };
-        let (place, query) = match rest.split_once('?') {
-            Some((place, query)) => (place, Some(plain(query)?)),
+        let (location, query) = match rest.split_once('?') {
+            Some((location, query)) => (location, Some(plain(query)?)),
             None => (rest, None),
         };
-        let (authority, path) = place.find('/').map_or((place, ""), |at| place.split_at(at));
+        let (authority, path) = location
+            .find('/')
+            .map_or((location, ""), |at| location.split_at(at));
         let after_brackets = authority.rsplit(']').next().unwrap_or(authority);
         let port = if tls && !after_brackets.contains(':') {
             ":443"

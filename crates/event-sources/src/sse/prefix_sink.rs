@@ -37,27 +37,29 @@ impl EventSink for PrefixSink {
     // An eviction missed while disconnected is covered by the entry's time to live.
     fn connected(&mut self) {}
 
-    fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts) {
-        tally.counts.events += 1;
+    fn take(&mut self, message: &StreamMessage, now: Moment, sink_counts: &mut SinkCounts) {
+        sink_counts.counts.events += 1;
         let event = match PrefixEvent::decode(message.name.as_deref(), &message.data, self.kind) {
             Ok(event) => event,
             // A note about the stream itself, such as the end of its current state.
             Err(PrefixEventError::NoEvent(ContinuumError::UnknownKind(_))) => {
-                tally.counts.ignored += 1;
+                sink_counts.counts.ignored += 1;
                 return;
             }
-            Err(error) => return tally.unreadable(error.to_string()),
+            Err(error) => return sink_counts.unreadable(error.to_string()),
         };
         match event.kind {
-            EventKind::Created | EventKind::Reloaded => tally.stored += 1,
-            EventKind::Evicted | EventKind::Offloaded | EventKind::Purged => tally.removed += 1,
+            EventKind::Created | EventKind::Reloaded => sink_counts.stored += 1,
+            EventKind::Evicted | EventKind::Offloaded | EventKind::Purged => {
+                sink_counts.removed += 1
+            }
         }
         match self.view.record(&self.backend, &event, now) {
-            Ok(RecordOutcome::Stored | RecordOutcome::Dropped) => tally.counts.applied += 1,
-            Ok(RecordOutcome::Ignored) => tally.counts.ignored += 1,
+            Ok(RecordOutcome::Stored | RecordOutcome::Dropped) => sink_counts.counts.applied += 1,
+            Ok(RecordOutcome::Ignored) => sink_counts.counts.ignored += 1,
             Err(unavailable) => {
-                tally.counts.ignored += 1;
-                tally.last_error = Some(unavailable.to_string());
+                sink_counts.counts.ignored += 1;
+                sink_counts.last_error = Some(unavailable.to_string());
             }
         }
     }

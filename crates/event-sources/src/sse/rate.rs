@@ -19,10 +19,10 @@ impl MessageRate {
     pub(crate) fn record(&mut self, now: Moment) {
         let part = part(now).max(self.newest);
         for passed in (self.newest + 1..=part).rev().take(PARTS) {
-            self.parts[place(passed)] = 0;
+            self.parts[part_index(passed)] = 0;
         }
         self.newest = part;
-        self.parts[place(part)] += 1;
+        self.parts[part_index(part)] += 1;
     }
 
     /// Returns the messages per second over the last minute (those of its first five seconds count
@@ -35,7 +35,7 @@ impl MessageRate {
         // A bucket that was not reused since is at most a minute older than the newest.
         let sum: u64 = within
             .filter(|part| self.newest - part < PARTS as u64)
-            .map(|part| self.parts[place(part)])
+            .map(|part| self.parts[part_index(part)])
             .sum();
         sum as f64 / (PARTS as u64 * PART_SECONDS) as f64
     }
@@ -45,7 +45,7 @@ fn part(now: Moment) -> u64 {
     now.since_start().as_secs() / PART_SECONDS
 }
 
-fn place(part: u64) -> usize {
+fn part_index(part: u64) -> usize {
     usize::try_from(part % PARTS as u64).unwrap_or_default()
 }
 

@@ -54,12 +54,12 @@ impl SseReader {
                 self.link.closed(reason.to_string());
             }
             let wait = wait(&mut backoff, lasted, runtime::chance());
-            let held = self
+            let paused_for = self
                 .link
                 .state()
-                .hold_until
+                .paused_until
                 .map_or(Duration::ZERO, |until| until.since(self.clock.now()));
-            tokio::time::sleep(wait.max(held)).await;
+            tokio::time::sleep(wait.max(paused_for)).await;
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct LinkState {
     pub(crate) unreadable: u64,
     pub(crate) last_error: Option<String>,
     /// Earliest time of the next connection.
-    pub(crate) hold_until: Option<Moment>,
+    pub(crate) paused_until: Option<Moment>,
 }
 
 /// The channel between reader and applier.
@@ -129,9 +129,9 @@ impl ReaderChannel {
     }
 
     /// Makes the reader close this connection and every earlier one, and open no other before
-    /// `hold`.
-    pub(crate) fn give_up(&self, connection: u64, hold: Option<Moment>) {
-        self.change(|state| state.hold_until = hold.or(state.hold_until));
+    /// `until`.
+    pub(crate) fn give_up(&self, connection: u64, until: Option<Moment>) {
+        self.change(|state| state.paused_until = until.or(state.paused_until));
         self.given_up
             .send_modify(|given_up| *given_up = connection.max(*given_up));
     }

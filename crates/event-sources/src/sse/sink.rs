@@ -31,11 +31,11 @@ pub trait EventSink: fmt::Debug + Send + 'static {
     fn connected(&mut self);
 
     /// Takes one message and counts its outcome.
-    fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts);
+    fn take(&mut self, message: &StreamMessage, now: Moment, sink_counts: &mut SinkCounts);
 
     /// Advances time; called several times a second.
-    fn tick(&mut self, now: Moment, tally: &mut SinkCounts) {
-        let _ = (now, tally);
+    fn tick(&mut self, now: Moment, sink_counts: &mut SinkCounts) {
+        let _ = (now, sink_counts);
     }
 
     /// Drops all state from this stream: some of it may no longer be true.

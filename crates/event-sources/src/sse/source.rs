@@ -115,12 +115,12 @@ impl SseSource {
         }));
         let settings = ApplierSettings {
             stale_after: spec.settings.stale_after,
-            standing_state: spec.endpoint.sends_snapshot(),
+            sends_snapshot: spec.endpoint.sends_snapshot(),
         };
-        SourceHandle::start(about, clock, move |outlet, orders| async move {
+        SourceHandle::start(about, clock, move |status_sender, control| async move {
             let reading = reading;
-            Applier::new(sink, (link, queue), (clock, outlet), settings)
-                .run(orders)
+            Applier::new(sink, (link, queue), (clock, status_sender), settings)
+                .run(control)
                 .await;
             reading.end().await;
         })

@@ -33,33 +33,38 @@ impl StandardSink {
         }
     }
 
-    fn carry_out(&mut self, ordered: Vec<StreamOutput>, tally: &mut SinkCounts) {
+    fn carry_out(&mut self, ordered: Vec<StreamOutput>, sink_counts: &mut SinkCounts) {
         for next in ordered {
             let outcome = self.envelopes.take(&next);
             if let StreamOutput::Event(event) = next {
-                tally.last_seq = Some(event.event_id);
-                tally.record_envelope(&event.change, &outcome);
+                sink_counts.last_seq = Some(event.event_id);
+                sink_counts.record_envelope(&event.change, &outcome);
             }
         }
     }
 
-    fn take_unreadable(&mut self, mut error: EventError, now: Moment, tally: &mut SinkCounts) {
+    fn take_unreadable(
+        &mut self,
+        mut error: EventError,
+        now: Moment,
+        sink_counts: &mut SinkCounts,
+    ) {
         let number = error.number.take();
-        tally.unreadable(error.to_string());
+        sink_counts.unreadable(error.to_string());
         if let Some(mut number) = number {
             number.stream = number.stream.or(&self.spec.registration);
             let ordered = self.streams.take_unreadable(now, *number);
-            self.carry_out(ordered, tally);
+            self.carry_out(ordered, sink_counts);
         }
     }
 
     /// Adds the new counts of the streams' order to the totals.
-    fn count(&mut self, tally: &mut SinkCounts) {
+    fn count(&mut self, sink_counts: &mut SinkCounts) {
         let more = self.streams.take_counts();
-        tally.counts.duplicates += more.duplicates + more.late;
-        tally.counts.gaps += more.lost_events;
-        tally.counts.lost_batches = tally.counts.lost_batches.saturating_add(more.lost);
-        tally.counts.restarts += more.restarts;
+        sink_counts.counts.duplicates += more.duplicates + more.late;
+        sink_counts.counts.gaps += more.lost_events;
+        sink_counts.counts.lost_batches = sink_counts.counts.lost_batches.saturating_add(more.lost);
+        sink_counts.counts.restarts += more.restarts;
     }
 }
 
@@ -107,35 +112,36 @@ impl EventSink for StandardSink {
         self.envelopes.reconnected();
     }
 
-    fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts) {
+    fn take(&mut self, message: &StreamMessage, now: Moment, sink_counts: &mut SinkCounts) {
         if message.name.as_deref().is_some_and(is_note) {
-            tally.counts.events += 1;
-            tally.counts.ignored += 1;
+            sink_counts.counts.events += 1;
+            sink_counts.counts.ignored += 1;
             return;
         }
         let events = match decode_json(&message.data) {
             Ok(events) => events,
-            Err(error) => return tally.unreadable(error.to_string()),
+            Err(error) => return sink_counts.unreadable(error.to_string()),
         };
         for event in events {
-            tally.counts.events += 1;
+            sink_counts.counts.events += 1;
             match event {
                 Ok(mut event) => {
                     event.stream = event.stream.or(&self.spec.registration);
-                    tally.counts.unlisted_media += u64::from(event.stream.has_unlisted_medium());
+                    sink_counts.counts.unlisted_media +=
+                        u64::from(event.stream.has_unlisted_medium());
                     let ordered = self.streams.take(now, event);
-                    self.carry_out(ordered, tally);
+                    self.carry_out(ordered, sink_counts);
                 }
-                Err(error) => self.take_unreadable(error, now, tally),
+                Err(error) => self.take_unreadable(error, now, sink_counts),
             }
         }
-        self.count(tally);
+        self.count(sink_counts);
     }
 
-    fn tick(&mut self, now: Moment, tally: &mut SinkCounts) {
+    fn tick(&mut self, now: Moment, sink_counts: &mut SinkCounts) {
         let ordered = self.streams.tick(now);
-        self.carry_out(ordered, tally);
-        self.count(tally);
+        self.carry_out(ordered, sink_counts);
+        self.count(sink_counts);
     }
 
     fn forget(&mut self) {

@@ -57,7 +57,7 @@ impl Overflow {
 /// The replay socket of an engine.
 pub(crate) struct ReplaySocket {
     pub(crate) endpoint: Endpoint,
-    pub(crate) asked: mpsc::UnboundedReceiver<u64>,
+    pub(crate) requests: mpsc::UnboundedReceiver<u64>,
     script: mpsc::UnboundedSender<Replies>,
     task: JoinHandle<()>,
 }
@@ -66,7 +66,7 @@ impl ReplaySocket {
     pub(crate) async fn bind(first: Replies) -> Self {
         let (mut router, endpoint) = Router::bind(&any(), Limits::default()).await.unwrap();
         let (script, mut scripts) = mpsc::unbounded_channel();
-        let (told, asked) = mpsc::unbounded_channel();
+        let (request_sender, requests) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             let mut replies = first;
             loop {
@@ -109,12 +109,12 @@ impl ReplaySocket {
                         router.send(&peer, frames).await;
                     }
                 }
-                told.send(start).unwrap();
+                request_sender.send(start).unwrap();
             }
         });
         Self {
             endpoint,
-            asked,
+            requests,
             script,
             task,
         }
@@ -264,7 +264,7 @@ impl TestSource {
     }
 
     /// Returns the blocks of `0..10` that the target holds.
-    pub(crate) fn held(&self) -> Vec<u32> {
+    pub(crate) fn resident(&self) -> Vec<u32> {
         let block_size = BlockSize::new(BLOCK.into()).unwrap();
         let namespace = Namespace {
             model: "m".into(),
@@ -287,13 +287,13 @@ impl TestSource {
     pub(crate) async fn until(
         &self,
         what: &str,
-        looks: impl Fn(&StreamReport, &[u32]) -> bool,
+        matches_report: impl Fn(&StreamReport, &[u32]) -> bool,
     ) -> StreamReport {
         let mut changes = self.source.changes();
         let wait = async {
             loop {
                 let report = self.source.report();
-                if looks(&report, &self.held()) {
+                if matches_report(&report, &self.resident()) {
                     return report;
                 }
                 changes.changed().await.unwrap();
@@ -304,14 +304,16 @@ impl TestSource {
             Err(_) => panic!(
                 "{what} never came: {:?}, held {:?}",
                 self.source.report(),
-                self.held()
+                self.resident()
             ),
         }
     }
 
-    pub(crate) async fn until_held(&self, blocks: &[u32]) -> StreamReport {
-        self.until(&format!("holding {blocks:?}"), |_, held| held == blocks)
-            .await
+    pub(crate) async fn until_resident(&self, blocks: &[u32]) -> StreamReport {
+        self.until(&format!("holding {blocks:?}"), |_, resident| {
+            resident == blocks
+        })
+        .await
     }
 
     /// Waits until the publisher has this reader's subscription.

@@ -69,7 +69,7 @@ async fn an_encrypted_stream_is_read_if_its_authority_is_trusted() {
         .await
         .unwrap();
     stream.flush().await.unwrap();
-    let report = watcher.until_held(&[(1, 64)]).await;
+    let report = watcher.until_resident(&[(1, 64)]).await;
     assert_eq!((&*report.source, report.endpoint), ("sse", url));
     watcher.source.stop().await;
 }
@@ -89,7 +89,7 @@ async fn an_encrypted_web_socket_is_read() {
         hash(1)
     );
     soon(socket.send(Message::text(created))).await.unwrap();
-    watcher.until_held(&[(1, 8)]).await;
+    watcher.until_resident(&[(1, 8)]).await;
     watcher.source.stop().await;
 }
 

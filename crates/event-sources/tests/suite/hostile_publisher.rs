@@ -36,7 +36,7 @@ async fn garbage_is_counted_and_loses_only_its_own_batch() {
         include_bytes!("../../../../tests/fixtures/kv_events/bad_huge_array_header.msgpack"),
     ));
     engine.send(&live(5, &stored(2)));
-    let report = reader.until_held(&[1, 2]).await;
+    let report = reader.until_resident(&[1, 2]).await;
     assert_eq!((&*report.state, report.last_seq), ("live", Some(5)));
     assert_eq!(report.counts.decode_errors, 6);
     assert_eq!(reader.source.counters().decode_errors, 6);
@@ -51,16 +51,16 @@ async fn a_frame_header_of_an_absurd_length_ends_only_the_connection() {
         .parse()
         .unwrap();
     let server = std::thread::spawn(move || {
-        let mut held = Vec::new();
+        let mut open = Vec::new();
         for _ in 0..2 {
             let (mut stream, _) = listener.accept().unwrap();
             let mut bytes = handshake();
             bytes.push(0b011);
             bytes.extend_from_slice(&(1_u64 << 62).to_be_bytes());
             stream.write_all(&bytes).unwrap();
-            held.push(stream);
+            open.push(stream);
         }
-        held
+        open
     });
     let reader = TestSource::follow(&endpoint, None);
     let report = reader
@@ -73,9 +73,9 @@ async fn a_frame_header_of_an_absurd_length_ends_only_the_connection() {
             .contains("message of at least 4611686018427387904 bytes")
     );
     // A second connection proves that the source closed the first one: the server held it open.
-    let held = tokio::task::spawn_blocking(|| server.join().unwrap());
+    let open = tokio::task::spawn_blocking(|| server.join().unwrap());
     assert_eq!(
-        tokio::time::timeout(PATIENCE, held)
+        tokio::time::timeout(PATIENCE, open)
             .await
             .unwrap()
             .unwrap()
@@ -91,7 +91,7 @@ async fn a_message_over_the_limit_is_refused_and_the_stream_recovers() {
     let reader = TestSource::with(&endpoint, None, |spec| spec.settings.max_message = 4096);
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
-    reader.until_held(&[1]).await;
+    reader.until_resident(&[1]).await;
     let mut subscribers = engine.watch_subscribers();
     engine.send(&live(1, &[0; 5000]));
     tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count == 0))
@@ -107,7 +107,7 @@ async fn a_message_over_the_limit_is_refused_and_the_stream_recovers() {
 
     reader.until_subscribed(&engine).await;
     engine.send(&live(2, &stored(2)));
-    reader.until_held(&[1, 2]).await;
+    reader.until_resident(&[1, 2]).await;
     reader.source.stop().await;
 }
 
@@ -118,7 +118,7 @@ async fn a_publisher_that_sends_only_garbage_is_quarantined() {
     let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
-    reader.until_held(&[1]).await;
+    reader.until_resident(&[1]).await;
     let mut subscribers = engine.watch_subscribers();
     for seq in 1..=99 {
         engine.send(&live(seq, b"garbage"));
@@ -126,7 +126,7 @@ async fn a_publisher_that_sends_only_garbage_is_quarantined() {
     let report = reader
         .until("99 errors", |report, _| report.counts.decode_errors == 99)
         .await;
-    assert_eq!((&*report.state, reader.held()), ("live", vec![1]));
+    assert_eq!((&*report.state, reader.resident()), ("live", vec![1]));
 
     engine.send(&live(100, b"garbage"));
     let report = reader
@@ -134,7 +134,7 @@ async fn a_publisher_that_sends_only_garbage_is_quarantined() {
         .await;
     assert_eq!(report.counts.decode_errors, 100);
     assert_eq!(
-        reader.held(),
+        reader.resident(),
         [0; 0],
         "its blocks are not credited any more"
     );

@@ -40,7 +40,7 @@ while True:
 struct LibzmqRouter {
     _process: Child,
     says: Lines<BufReader<ChildStdout>>,
-    told: ChildStdin,
+    stdin: ChildStdin,
     address: SocketAddr,
 }
 
@@ -54,7 +54,7 @@ impl LibzmqRouter {
             .spawn()
             .unwrap();
         let mut says = BufReader::new(process.stdout.take().unwrap()).lines();
-        let mut told = process.stdin.take().unwrap();
+        let mut stdin = process.stdin.take().unwrap();
         let endpoint = tokio::time::timeout(PATIENCE, says.next_line())
             .await
             .expect("it binds")
@@ -67,22 +67,22 @@ impl LibzmqRouter {
                 .for_each(|byte| write!(lines, "{byte:02x}").unwrap());
             lines.push('\n');
         }
-        told.write_all(lines.as_bytes()).await.unwrap();
+        stdin.write_all(lines.as_bytes()).await.unwrap();
         let address = endpoint.strip_prefix("tcp://").unwrap().parse().unwrap();
         Self {
             _process: process,
             says,
-            told,
+            stdin,
             address,
         }
     }
 
     /// Lets it answer every request; the gate is closed until libzmq has a whole answer.
-    async fn answer(mut self, gate: watch::Sender<bool>, asked: mpsc::UnboundedSender<u64>) {
+    async fn answer(mut self, gate: watch::Sender<bool>, requests: mpsc::UnboundedSender<u64>) {
         while let Ok(Some(start)) = self.says.next_line().await {
-            asked.send(start.parse().unwrap()).unwrap();
+            requests.send(start.parse().unwrap()).unwrap();
             gate.send_replace(false);
-            self.told.write_all(b"\n").await.unwrap();
+            self.stdin.write_all(b"\n").await.unwrap();
             assert_eq!(self.says.next_line().await.unwrap().unwrap(), "sent");
             gate.send_replace(true);
         }
@@ -147,8 +147,8 @@ async fn a_history_longer_than_libzmqs_queue_arrives_whole_despite_overflow() {
         let (gate, open) = watch::channel(true);
         let direct: Endpoint = format!("tcp://{}", router.address).parse().unwrap();
         let way = GatedProxy::to(router.address, open).await;
-        let (told, mut asked) = mpsc::unbounded_channel();
-        let answering = tokio::spawn(router.answer(gate, told));
+        let (request_sender, mut requests) = mpsc::unbounded_channel();
+        let answering = tokio::spawn(router.answer(gate, request_sender));
 
         let reader =
             TestSource::follow(&endpoint, Some(if slow { &way.endpoint } else { &direct }));
@@ -164,8 +164,8 @@ async fn a_history_longer_than_libzmqs_queue_arrives_whole_despite_overflow() {
             (BATCHES.into(), 0),
             "slow: {slow}"
         );
-        assert_eq!(asked.recv().await, Some(0));
-        let second = asked.recv().await.unwrap();
+        assert_eq!(requests.recv().await, Some(0));
+        let second = requests.recv().await.unwrap();
         assert!(
             !slow || (1000..4000).contains(&second),
             "the queue overflowed: {second}"

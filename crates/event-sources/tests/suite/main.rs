@@ -4,13 +4,13 @@
 
 #[path = "../engine/mod.rs"]
 mod engine;
-mod holdings;
 #[cfg(feature = "nats")]
 #[path = "../nats_server/mod.rs"]
 mod nats_server;
 mod recording;
 #[cfg(feature = "nats")]
 mod relayed;
+mod residency;
 mod stream_server;
 
 mod encrypted;

@@ -45,7 +45,7 @@ async fn the_engines_blocks_are_in_the_index() {
     reader.source.stop().await;
     let counts = relay.stop().await;
     assert_eq!(
-        (counts.let_go, counts.too_large, counts.not_relayable),
+        (counts.dropped, counts.too_large, counts.not_relayable),
         (0, 0, 0)
     );
     assert!(counts.published >= 2, "{counts:?}");
@@ -117,7 +117,7 @@ async fn batches_lost_while_the_server_was_down_are_replayed() {
     engine.publish_all(&[(0, removed(1)), (0, stored(2)), (0, stored(3))]);
     server.start_again();
     let report = until_synced(&reader, &engine).await;
-    assert_eq!((report.epoch, reader.held()), (1, vec![2, 3]));
+    assert_eq!((report.epoch, reader.resident()), (1, vec![2, 3]));
     assert_eq!(reader.source.counters().reconnects, 1);
     engine.publish(stored(4));
     until_synced(&reader, &engine).await;
@@ -142,7 +142,7 @@ async fn a_stopped_or_killed_relay_is_noticed_and_its_successor_followed() {
     let relay = RelayTask::start(&engine, &server.url());
     let report = until_synced(&reader, &engine).await;
     assert_eq!(
-        (report.epoch, reader.held()),
+        (report.epoch, reader.resident()),
         (1, vec![1, 2]),
         "the same engine as before"
     );
@@ -152,7 +152,7 @@ async fn a_stopped_or_killed_relay_is_noticed_and_its_successor_followed() {
     engine.publish(removed(2));
     let _relay = RelayTask::start(&engine, &server.url());
     let report = until_synced(&reader, &engine).await;
-    assert_eq!((report.epoch, reader.held()), (1, vec![1, 3]));
+    assert_eq!((report.epoch, reader.resident()), (1, vec![1, 3]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,7 +168,7 @@ async fn the_blocks_of_a_restarted_engine_are_cleared() {
     let engine = engine.restart().await;
     engine.publish_all(&[(0, stored(5)), (0, stored(6)), (0, stored(7))]);
     let report = until_synced(&reader, &engine).await;
-    assert_eq!((report.epoch, reader.held()), (2, vec![5, 6, 7]));
+    assert_eq!((report.epoch, reader.resident()), (2, vec![5, 6, 7]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +191,7 @@ async fn an_engine_restart_while_the_server_is_away_is_recognised() {
         .await;
     server.start_again();
     let report = until_synced(&reader, &engine).await;
-    assert_eq!((report.epoch, reader.held()), (2, vec![5, 6, 7]));
+    assert_eq!((report.epoch, reader.resident()), (2, vec![5, 6, 7]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,8 +215,8 @@ async fn without_a_relay_or_an_engine_the_stream_is_not_connected() {
     let engine = RelayedEngine::start().await;
     let (endpoint, replay) = (engine.endpoint.clone(), engine.replay.clone());
     drop(engine);
-    let gone = RelayedEngine::start().await;
-    let relay = RelayTask::with(&gone, &server.url(), |spec| {
+    let lossy_engine = RelayedEngine::start().await;
+    let relay = RelayTask::with(&lossy_engine, &server.url(), |spec| {
         (spec.endpoint, spec.replay_endpoint) = (endpoint, Some(replay));
     });
     let not_connected = "connection to the engine";
@@ -227,9 +227,9 @@ async fn without_a_relay_or_an_engine_the_stream_is_not_connected() {
         .await;
     relay.kill().await;
 
-    let _relay = RelayTask::start(&gone, &server.url());
-    gone.publish(stored(3));
-    until_synced(&reader, &gone).await;
+    let _relay = RelayTask::start(&lossy_engine, &server.url());
+    lossy_engine.publish(stored(3));
+    until_synced(&reader, &lossy_engine).await;
     assert_eq!(
         reader.source.counters().reconnects,
         0,
@@ -280,15 +280,15 @@ async fn the_relays_queue_is_bounded_and_dropped_batches_are_replayed() {
     engine.publish(stored(3));
     server.start_again();
     let notice = relay
-        .until(|notice| matches!(notice, RelayNotice::LetGo { .. }))
+        .until(|notice| matches!(notice, RelayNotice::Dropped { .. }))
         .await;
-    assert_ne!(notice, RelayNotice::LetGo { messages: 0 });
+    assert_ne!(notice, RelayNotice::Dropped { messages: 0 });
     let report = until_synced(&reader, &engine).await;
     assert_eq!(
-        (report.epoch, report.counts.lost_batches, reader.held()),
+        (report.epoch, report.counts.lost_batches, reader.resident()),
         (1, 0, vec![1, 2, 3])
     );
-    assert!(relay.stop().await.let_go > 0);
+    assert!(relay.stop().await.dropped > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -310,6 +310,6 @@ async fn an_engine_without_a_replay_socket_is_followed_from_its_next_batch() {
     );
     engine.until_subscribed().await;
     engine.publish(stored(1));
-    reader.until_held(&[1]).await;
-    assert_eq!(engine.times_asked(), 0);
+    reader.until_resident(&[1]).await;
+    assert_eq!(engine.request_count(), 0);
 }

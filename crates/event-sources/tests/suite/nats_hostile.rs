@@ -142,7 +142,7 @@ async fn a_message_with_unreadable_headers_costs_only_the_connection() {
         .await;
     engine.publish(stored(2));
     let report = until_synced(&reader, &engine).await;
-    assert_eq!((report.epoch, reader.held()), (1, vec![1, 2]));
+    assert_eq!((report.epoch, reader.resident()), (1, vec![1, 2]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,15 +232,15 @@ async fn a_relay_answers_requests_in_the_documented_form() {
         (Some("1"), 0)
     );
 
-    let asked_before = engine.times_asked();
+    let requests_before = engine.request_count();
     let answers = request_replay(&client, &u64::MAX.to_string()).await;
     assert_eq!(
         (answers.len(), header(&answers[0], "Warmroute-End")),
         (1, Some("1"))
     );
     assert_eq!(
-        engine.times_asked(),
-        asked_before,
+        engine.request_count(),
+        requests_before,
         "the engine is not asked"
     );
     for body in ["", "minus one", "-1"] {

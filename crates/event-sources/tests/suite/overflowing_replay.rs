@@ -11,8 +11,8 @@ use crate::engine::{
 /// Follows an engine with this history and libzmq's default queue; asserts the replay requests by
 /// number.
 async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
-    let mut told = history.clone();
-    let next = told.len() as u64;
+    let mut published = history.clone();
+    let next = published.len() as u64;
     let (engine, endpoint) = publisher(&any()).await;
     let mut replay = ReplaySocket::bind(Replies::Overflowing(
         history,
@@ -21,22 +21,22 @@ async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
     .await;
     let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
     for ask in asks {
-        assert_eq!(replay.asked.recv().await, Some(*ask));
+        assert_eq!(replay.requests.recv().await, Some(*ask));
     }
     reader
         .until("the history", |report, _| {
             report.state == "live" && report.last_seq == Some(next - 1)
         })
         .await;
-    assert_eq!(reader.index.digest(), truth(&told));
+    assert_eq!(reader.index.digest(), truth(&published));
 
     reader.until_subscribed(&engine).await;
-    told.push((next, stored(9_999)));
-    engine.send(&live(next, &told.last().unwrap().1));
+    published.push((next, stored(9_999)));
+    engine.send(&live(next, &published.last().unwrap().1));
     let report = reader
         .until("a live batch", |report, _| report.last_seq == Some(next))
         .await;
-    assert_eq!(reader.index.digest(), truth(&told));
+    assert_eq!(reader.index.digest(), truth(&published));
     assert_eq!(
         (&*report.state, report.last_error),
         ("live", None),
@@ -51,7 +51,7 @@ async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
         (next + 1, 0, 0)
     );
     assert!(
-        replay.asked.try_recv().is_err(),
+        replay.requests.try_recv().is_err(),
         "no other replay was requested"
     );
     reader.source.stop().await;

@@ -16,7 +16,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::holdings::{self, BLOCK, until, until_held};
+use crate::residency::{self, BLOCK, until, until_resident};
 
 /// Time limit of a wait; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,7 +31,7 @@ type PolledAnswers = Arc<Mutex<VecDeque<(u16, Vec<u8>)>>>;
 /// A server that gives each reply once, then empty lists.
 struct PolledEngine {
     answers: PolledAnswers,
-    asked: watch::Receiver<u32>,
+    requests: watch::Receiver<u32>,
     head: Arc<Mutex<String>>,
     port: Arc<ReservedPort>,
     task: JoinHandle<()>,
@@ -51,7 +51,7 @@ impl PolledEngine {
     async fn on(port: Arc<ReservedPort>) -> Self {
         let listener = TcpListener::bind(port.address()).await.unwrap();
         let answers = PolledAnswers::default();
-        let (count, asked) = watch::channel(0);
+        let (count, requests) = watch::channel(0);
         let head: Arc<Mutex<String>> = Arc::default();
         let (given, heads) = (Arc::clone(&answers), Arc::clone(&head));
         let task = tokio::spawn(async move {
@@ -78,7 +78,7 @@ impl PolledEngine {
         });
         Self {
             answers,
-            asked,
+            requests,
             head,
             port,
             task,
@@ -147,7 +147,7 @@ async fn polled_events_reach_the_index() {
     engine.reply_events(&[removed(3, 1), stored(4, 3)]);
     engine.reply_events(&[moved(5, 3, 0, 1)]);
     let (source, index) = engine.follow(|_| {});
-    let report = until_held(&source, &index, TARGET, &[(2, "device"), (3, "host")]).await;
+    let report = until_resident(&source, &index, TARGET, &[(2, "device"), (3, "host")]).await;
     assert_eq!((&*report.source, report.worker.as_ref()), ("poll", "w3"));
     assert_eq!(
         report.endpoint,
@@ -181,9 +181,9 @@ async fn skipped_numbers_clear_the_target() {
     let engine = PolledEngine::start().await;
     engine.reply_events(&[stored(0, 1), stored(1, 2)]);
     let (source, index) = engine.follow(|_| {});
-    until_held(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
+    until_resident(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
     engine.reply_events(&[stored(7, 3)]);
-    until_held(&source, &index, TARGET, &[(3, "device")]).await;
+    until_resident(&source, &index, TARGET, &[(3, "device")]).await;
     let report = until(&source, "the gap", |report| report.counts.gaps == 1).await;
     assert_eq!(report.counts.restarts, 0);
     source.stop().await;
@@ -194,7 +194,7 @@ async fn the_blocks_of_a_restarted_engine_are_cleared() {
     let engine = PolledEngine::start().await;
     engine.reply_events(&[stored(0, 1), stored(1, 2)]);
     let (source, index) = engine.follow(|_| {});
-    until_held(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
+    until_resident(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
     let port = Arc::clone(&engine.port);
     drop(engine);
     let report = until(&source, "the loss", |report| report.state == "connecting").await;
@@ -210,7 +210,7 @@ async fn the_blocks_of_a_restarted_engine_are_cleared() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     engine.reply_events(&[stored(0, 9)]);
-    until_held(&source, &index, TARGET, &[(9, "device")]).await;
+    until_resident(&source, &index, TARGET, &[(9, "device")]).await;
     let report = until(&source, "the restart", |report| report.counts.restarts == 1).await;
     assert_eq!((&*report.state, report.epoch), ("live", 2));
     source.stop().await;
@@ -221,9 +221,9 @@ async fn an_answer_over_the_limit_is_not_read_and_clears_the_target() {
     let engine = PolledEngine::start().await;
     engine.reply_events(&[stored(0, 1)]);
     let (source, index) = engine.follow(|spec| spec.settings.max_message = 4096);
-    until_held(&source, &index, TARGET, &[(1, "device")]).await;
+    until_resident(&source, &index, TARGET, &[(1, "device")]).await;
     engine.answers.lock().push_back((200, vec![b' '; 8192]));
-    until_held(&source, &index, TARGET, &[]).await;
+    until_resident(&source, &index, TARGET, &[]).await;
     let report = until(&source, "the next answer", |report| {
         report.state == "live" && report.counts.dropped == 1
     })
@@ -243,7 +243,7 @@ async fn a_bad_list_is_counted_and_a_bad_event_is_skipped() {
     }
     engine.reply_events(&[stored(0, 1), json!(5), stored(2, 2)]);
     let (source, index) = engine.follow(|_| {});
-    until_held(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
+    until_resident(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
     let report = until(&source, "the counts", |report| {
         report.counts.decode_errors == 6
     })
@@ -257,17 +257,17 @@ async fn an_engine_that_sends_only_garbage_is_quarantined() {
     let engine = PolledEngine::start().await;
     engine.reply_events(&[stored(0, 1)]);
     let (source, index) = engine.follow(|_| {});
-    until_held(&source, &index, TARGET, &[(1, "device")]).await;
+    until_resident(&source, &index, TARGET, &[(1, "device")]).await;
     engine.reply_events(&vec![json!("garbage"); 100]);
-    until_held(&source, &index, TARGET, &[]).await;
+    until_resident(&source, &index, TARGET, &[]).await;
     let report = until(&source, "the quarantine", |report| {
         report.state == "quarantined"
     })
     .await;
     assert_eq!(report.counts.decode_errors, 100);
-    let asked = *engine.asked.borrow();
+    let requests = *engine.requests.borrow();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(*engine.asked.borrow(), asked);
+    assert_eq!(*engine.requests.borrow(), requests);
     source.stop().await;
 }
 
@@ -295,8 +295,8 @@ async fn each_rank_is_a_target() {
     };
     engine.reply_events(&[of_rank(stored(0, 1), 0), of_rank(stored(0, 2), 1)]);
     let (source, index) = engine.follow(|_| {});
-    until_held(&source, &index, TARGET, &[(1, "device")]).await;
-    until_held(
+    until_resident(&source, &index, TARGET, &[(1, "device")]).await;
+    until_resident(
         &source,
         &index,
         Target {
@@ -308,7 +308,7 @@ async fn each_rank_is_a_target() {
     .await;
     // A gap on one rank does not affect the other.
     engine.reply_events(&[of_rank(stored(9, 3), 1)]);
-    until_held(
+    until_resident(
         &source,
         &index,
         Target {
@@ -318,7 +318,7 @@ async fn each_rank_is_a_target() {
         &[(3, "device")],
     )
     .await;
-    assert_eq!(holdings::held(&index, TARGET), [(1, "device")]);
+    assert_eq!(residency::resident(&index, TARGET), [(1, "device")]);
     source.stop().await;
 }
 
@@ -333,8 +333,8 @@ async fn an_idle_engine_is_polled_less_often() {
     let begun = clock.now();
     // Polls at 0, 20, 60, 140, 300, 620, 1020 ms, later on a busy machine; at the first interval
     // the seventh would come after 60 ms.
-    let mut asked = engine.asked.clone();
-    tokio::time::timeout(PATIENCE, asked.wait_for(|asked| *asked >= 7))
+    let mut requests = engine.requests.clone();
+    tokio::time::timeout(PATIENCE, requests.wait_for(|requests| *requests >= 7))
         .await
         .expect("a poll comes")
         .unwrap();

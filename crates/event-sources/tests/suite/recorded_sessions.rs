@@ -33,7 +33,7 @@ impl RecordedEngine {
         let mut replay = ReplaySocket::bind(answers(history, form)).await;
         let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
         assert_eq!(
-            replay.asked.recv().await,
+            replay.requests.recv().await,
             Some(0),
             "the whole history is requested"
         );
@@ -156,10 +156,10 @@ async fn a_recorded_copy_survives_one_removal_and_a_repeated_report_does_not() {
     let mut reading = ImpliedBlocks::of(before_the_clear);
     reading.take(&removal);
     reading.agrees_with(&engine.reader.index, &report);
-    let held = memberships(&engine.reader.index);
+    let resident = memberships(&engine.reader.index);
     let [copied, reported] = [copied, reported].map(|name| reading.block(name));
-    assert!(held.contains(&copied) && !reading.as_set().contains(&copied));
-    assert!(!held.contains(&reported) && reading.as_counter().contains(&reported));
+    assert!(resident.contains(&copied) && !reading.as_set().contains(&copied));
+    assert!(!resident.contains(&reported) && reading.as_counter().contains(&reported));
 }
 
 #[tokio::test]
@@ -217,7 +217,7 @@ async fn a_batch_lost_on_the_live_socket_is_replayed() {
             }
             let report = engine.at(Some(37)).await;
             assert_eq!(
-                engine.replay.asked.recv().await,
+                engine.replay.requests.recv().await,
                 Some(lost),
                 "only the missing batches are requested"
             );
@@ -294,7 +294,7 @@ async fn after_a_batch_lost_for_good_no_copy_is_counted() {
 #[contract("V9")]
 async fn a_replaced_engine_is_followed_from_its_first_batch() {
     let session = session();
-    let second_life = &session[..20];
+    let second_epoch = &session[..20];
     let RecordedEngine {
         publisher: first,
         endpoint,
@@ -322,9 +322,9 @@ async fn a_replaced_engine_is_followed_from_its_first_batch() {
         replay,
         reader,
     };
-    let report = engine.follow(second_life).await;
-    ImpliedBlocks::of(second_life).agrees_with(&engine.reader.index, &report);
-    assert_eq!(engine.digest(), rebuilt(second_life).await);
+    let report = engine.follow(second_epoch).await;
+    ImpliedBlocks::of(second_epoch).agrees_with(&engine.reader.index, &report);
+    assert_eq!(engine.digest(), rebuilt(second_epoch).await);
     assert_eq!(
         (
             report.epoch,
@@ -339,16 +339,16 @@ async fn a_replaced_engine_is_followed_from_its_first_batch() {
 async fn falling_numbers_on_an_open_connection_are_a_restart() {
     let session = session();
     for missed in [0, 3] {
-        let second_life = &session[..20];
+        let second_epoch = &session[..20];
         let engine = RecordedEngine::followed().await;
         engine.follow(&session[..37]).await;
         // The first batches after the restart may be missed: the replay has them.
-        engine.set_history(second_life);
-        let report = engine.follow(&second_life[missed..]).await;
-        ImpliedBlocks::of(second_life).agrees_with(&engine.reader.index, &report);
+        engine.set_history(second_epoch);
+        let report = engine.follow(&second_epoch[missed..]).await;
+        ImpliedBlocks::of(second_epoch).agrees_with(&engine.reader.index, &report);
         assert_eq!(
             engine.digest(),
-            rebuilt(second_life).await,
+            rebuilt(second_epoch).await,
             "{missed} missed"
         );
         assert_eq!(
@@ -398,7 +398,7 @@ async fn a_resync_restores_blocks_that_the_index_lost() {
         |report: &StreamReport, _: &[u32]| report.counts.batches == 74 && report.state == "live";
     let report = engine.reader.until("the second pass", rebuilt).await;
     assert_eq!(
-        engine.replay.asked.recv().await,
+        engine.replay.requests.recv().await,
         Some(0),
         "the whole history is requested"
     );
@@ -465,8 +465,8 @@ async fn without_a_replay_endpoint_a_resync_ends_only_uncertain_credits() {
         .until("the removal", |report, _| report.last_seq == Some(37))
         .await;
     let copied = ImpliedBlocks::of(&session[..37]).block(copied);
-    let mut held = memberships(&reader.index);
-    assert!(held.remove(&copied));
+    let mut resident = memberships(&reader.index);
+    assert!(resident.remove(&copied));
 
     reader.source.resync();
     let wait = async {
@@ -475,7 +475,7 @@ async fn without_a_replay_endpoint_a_resync_ends_only_uncertain_credits() {
         }
     };
     tokio::time::timeout(engine::PATIENCE, wait).await.unwrap();
-    assert_eq!(memberships(&reader.index), held);
+    assert_eq!(memberships(&reader.index), resident);
     // Batch of the clear.
     engine.send(&live(38, &session[37].payload));
     let report = reader

@@ -15,7 +15,7 @@ use zmtp::{Pub, PubSettings};
 
 use crate::{
     engine::{self, any, cleared, removed, stored},
-    holdings::{self, PATIENCE, held, namespace, until, until_held},
+    residency::{self, PATIENCE, namespace, resident, until, until_resident},
 };
 
 fn target(worker: u32, rank: u32) -> Target {
@@ -77,9 +77,9 @@ impl SharedSocketFixture {
         publisher
     }
 
-    async fn until_held(&self, target: Target, blocks: &[u32]) {
+    async fn until_resident(&self, target: Target, blocks: &[u32]) {
         let blocks: Vec<_> = blocks.iter().map(|n| (*n, "device")).collect();
-        until_held(&self.source, &self.index, target, &blocks).await;
+        until_resident(&self.source, &self.index, target, &blocks).await;
     }
 }
 
@@ -112,12 +112,12 @@ async fn the_topic_selects_the_target_of_a_message() {
         a.send(&encode_live(b"kv@a@m", seq.into(), &stored(seq)));
         b.send(&encode_live(b"kv@b@m", (seq + 40).into(), &stored(seq + 5)));
     }
-    socket.until_held(target(1, 0), &[0, 1, 2]).await;
-    socket.until_held(target(2, 0), &[5, 6, 7]).await;
+    socket.until_resident(target(1, 0), &[0, 1, 2]).await;
+    socket.until_resident(target(2, 0), &[5, 6, 7]).await;
     a.send(&encode_live(b"kv@a@m", 3, &cleared()));
-    socket.until_held(target(1, 0), &[]).await;
+    socket.until_resident(target(1, 0), &[]).await;
     b.send(&encode_live(b"kv@b@m", 43, &removed(6)));
-    socket.until_held(target(2, 0), &[5, 7]).await;
+    socket.until_resident(target(2, 0), &[5, 7]).await;
 
     let reports = socket.source.reports();
     let rows: Vec<_> = reports
@@ -149,8 +149,8 @@ async fn ranks_that_share_a_topic_are_numbered_separately() {
         first.send(&encode_live(b"kv@a@m", seq.into(), &of_rank(0, seq)));
         second.send(&encode_live(b"kv@a@m", seq.into(), &of_rank(1, seq + 4)));
     }
-    socket.until_held(target(1, 0), &[0, 1]).await;
-    socket.until_held(target(1, 1), &[4, 5]).await;
+    socket.until_resident(target(1, 0), &[0, 1]).await;
+    socket.until_resident(target(1, 1), &[4, 5]).await;
     let report = socket.source.report();
     assert_eq!(
         (
@@ -195,10 +195,10 @@ async fn unknown_topics_are_counted_and_dropped_until_their_worker_is_known() {
 
     socket.pods.write().insert("c".to_owned(), 3);
     publisher.send(&encode_live(b"kv@c@m", 1, &stored(2)));
-    socket.until_held(target(3, 0), &[2]).await;
+    socket.until_resident(target(3, 0), &[2]).await;
     // A topic whose worker is removed is not followed any more.
     socket.pods.write().remove("c");
-    socket.until_held(target(3, 0), &[]).await;
+    socket.until_resident(target(3, 0), &[]).await;
     assert_eq!(socket.source.reports(), []);
     socket.source.stop().await;
 }
@@ -210,7 +210,7 @@ async fn messages_of_two_frames_are_read_and_of_one_frame_are_counted() {
     publisher.send(&[b"kv@a@m".to_vec(), stored(1)]);
     publisher.send(&[b"kv@a@m".to_vec()]);
     publisher.send(&[b"kv@a@m".to_vec(), stored(2)]);
-    socket.until_held(target(1, 0), &[1, 2]).await;
+    socket.until_resident(target(1, 0), &[1, 2]).await;
     let report = socket.source.report();
     assert_eq!(
         (
@@ -230,10 +230,10 @@ async fn after_a_publishers_restart_only_its_new_connection_is_followed() {
     let old = socket.publisher().await;
     old.send(&encode_live(b"kv@a@m", 0, &stored(1)));
     old.send(&encode_live(b"kv@a@m", 1, &stored(2)));
-    socket.until_held(target(1, 0), &[1, 2]).await;
+    socket.until_resident(target(1, 0), &[1, 2]).await;
     let new = socket.publisher().await;
     new.send(&encode_live(b"kv@a@m", 0, &stored(5)));
-    socket.until_held(target(1, 0), &[5]).await;
+    socket.until_resident(target(1, 0), &[5]).await;
     old.send(&encode_live(b"kv@a@m", 2, &stored(3)));
     let report = until(&socket.source, "the drop", |report| {
         report.counts.dropped == 1
@@ -242,7 +242,7 @@ async fn after_a_publishers_restart_only_its_new_connection_is_followed() {
     assert_eq!(
         (
             report.counts.restarts,
-            held(&socket.index, target(1, 0)).len()
+            resident(&socket.index, target(1, 0)).len()
         ),
         (1, 1)
     );
@@ -258,17 +258,17 @@ async fn an_engine_that_restarts_under_another_topic_replaces_its_old_stream() {
     socket.pods.write().insert("a-new-address".to_owned(), 1);
     let old = socket.publisher().await;
     old.send(&encode_live(b"kv@a@m", 7, &stored(1)));
-    socket.until_held(target(1, 0), &[1]).await;
+    socket.until_resident(target(1, 0), &[1]).await;
     let new = socket.publisher().await;
     new.send(&encode_live(b"kv@a-new-address@m", 0, &stored(5)));
-    socket.until_held(target(1, 0), &[5]).await;
+    socket.until_resident(target(1, 0), &[5]).await;
     // The old stream is ignored from now on.
     old.send(&encode_live(b"kv@a@m", 8, &stored(2)));
     until(&socket.source, "the drop", |report| {
         report.counts.dropped == 1
     })
     .await;
-    socket.until_held(target(1, 0), &[5]).await;
+    socket.until_resident(target(1, 0), &[5]).await;
     socket.source.stop().await;
 }
 
@@ -277,13 +277,13 @@ async fn only_the_publisher_that_sends_garbage_is_quarantined() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     let (bad, good) = (socket.publisher().await, socket.publisher().await);
     bad.send(&encode_live(b"kv@a@m", 0, &stored(1)));
-    socket.until_held(target(1, 0), &[1]).await;
+    socket.until_resident(target(1, 0), &[1]).await;
     for seq in 1..=120 {
         bad.send(&encode_live(b"kv@a@m", seq, b"garbage"));
     }
     good.send(&encode_live(b"kv@b@m", 0, &stored(2)));
-    socket.until_held(target(2, 0), &[2]).await;
-    socket.until_held(target(1, 0), &[]).await;
+    socket.until_resident(target(2, 0), &[2]).await;
+    socket.until_resident(target(1, 0), &[]).await;
     until(&socket.source, "the rest", |report| {
         report.counts.dropped == 20
     })
@@ -370,7 +370,7 @@ async fn the_blocks_of_a_store_count_for_every_target_that_shares_it() {
     let present = |engine: Target| {
         let found = index.lookup(
             &namespace("m"),
-            &[holdings::plain(1)],
+            &[residency::plain(1)],
             kv_blocks::Moment::START,
         );
         found

@@ -15,7 +15,7 @@ struct SlowSink(Arc<(Mutex<SinkState>, Condvar)>);
 #[derive(Debug, Default)]
 struct SinkState {
     open: bool,
-    asked: bool,
+    is_requested: bool,
     taken: Vec<String>,
     forgotten: u32,
     connected: u32,
@@ -28,7 +28,7 @@ impl EventSink for SlowSink {
 
     fn take(&mut self, message: &StreamMessage, _: Moment, tally: &mut SinkCounts) {
         let mut seen = self.0.0.lock().unwrap();
-        seen.asked = true;
+        seen.is_requested = true;
         self.0.1.notify_all();
         while !seen.open {
             seen = self.0.1.wait(seen).unwrap();
@@ -62,10 +62,10 @@ async fn excess_events_are_dropped_and_counted_and_the_reader_never_waits() {
     stream.send(event(0).as_bytes()).await;
     assert!(
         changed
-            .wait_timeout_while(lock.lock().unwrap(), PATIENCE, |seen| !seen.asked)
+            .wait_timeout_while(lock.lock().unwrap(), PATIENCE, |seen| !seen.is_requested)
             .unwrap()
             .0
-            .asked
+            .is_requested
     );
     // Far more than the sockets' buffers hold: the writes end only if the reader reads.
     for n in 1..400 {
@@ -94,7 +94,7 @@ async fn excess_events_are_dropped_and_counted_and_the_reader_never_waits() {
     // may have been in transit when the connection closed.
     assert_eq!(report.state, "live");
     assert!((200..=399).contains(&report.counts.dropped), "{report:?}");
-    let told = |seen: &SinkState| (seen.forgotten, seen.connected);
-    assert_eq!(told(&lock.lock().unwrap()), (1, 2));
+    let reported = |seen: &SinkState| (seen.forgotten, seen.connected);
+    assert_eq!(reported(&lock.lock().unwrap()), (1, 2));
     source.stop().await;
 }

@@ -39,7 +39,7 @@ async fn the_five_event_kinds_reach_the_view_however_their_bytes_are_split() {
         stream.send(&[byte]).await;
     }
     // Without a second tier, a prefix that leaves the accelerator is gone.
-    let report = watcher.until_held(&[(1, 64), (5, 8)]).await;
+    let report = watcher.until_resident(&[(1, 64), (5, 8)]).await;
     assert_eq!(
         (&*report.source, &*report.state, report.worker.as_ref()),
         ("sse", "live", "b1")
@@ -74,7 +74,7 @@ async fn an_event_without_a_token_count_keeps_the_known_count_or_assumes_the_def
         );
         stream.send(bare.as_bytes()).await;
     }
-    watcher.until_held(&[(1, 700), (2, 256)]).await;
+    watcher.until_resident(&[(1, 700), (2, 256)]).await;
     watcher.source.stop().await;
 }
 
@@ -97,7 +97,7 @@ async fn the_event_field_of_the_stream_wins_over_the_type_in_the_data() {
     stream
         .send(format!("{}\n\n", data(2, "cache_created")).as_bytes())
         .await;
-    watcher.until_held(&[(2, 9)]).await;
+    watcher.until_resident(&[(2, 9)]).await;
     watcher.source.stop().await;
 }
 
@@ -115,7 +115,7 @@ async fn an_event_over_a_mebibyte_is_dropped_counted_and_the_stream_continues() 
     }
     stream.send(b"\n\n").await;
     stream.event("cache_created", 2, 64).await;
-    let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
+    let report = watcher.until_resident(&[(1, 64), (2, 64)]).await;
     assert_eq!(
         (report.counts.dropped, report.counts.events, &*report.state),
         (1, 2, "live")
@@ -150,7 +150,7 @@ async fn garbage_is_counted_and_loses_only_its_own_event() {
     // A comment of the stream is no error.
     stream.send(b"event: snapshot_end\ndata: {}\n\n").await;
     stream.event("cache_created", 2, 64).await;
-    let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
+    let report = watcher.until_resident(&[(1, 64), (2, 64)]).await;
     assert_eq!(
         (
             report.counts.decode_errors,
@@ -168,13 +168,13 @@ async fn a_sender_of_only_garbage_is_quarantined() {
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
-    watcher.until_held(&[(1, 64)]).await;
+    watcher.until_resident(&[(1, 64)]).await;
     for _ in 0..100 {
         stream.send(b"data: garbage\n\n").await;
     }
     let report = watcher
-        .until("the quarantine", |report, held| {
-            report.state == "quarantined" && held.is_empty()
+        .until("the quarantine", |report, resident| {
+            report.state == "quarantined" && resident.is_empty()
         })
         .await;
     assert_eq!(report.counts.decode_errors, 100);
@@ -193,7 +193,7 @@ async fn a_stream_that_ended_or_broke_off_is_requested_again() {
     stream
         .send(b"event: cache_purged\ndata: {\"prefix_hash\": \"0000000000000001\"}")
         .await;
-    watcher.until_held(&[(1, 64)]).await;
+    watcher.until_resident(&[(1, 64)]).await;
     drop(stream);
     watcher
         .until("the end", |report, _| report.state == "connecting")
@@ -201,7 +201,7 @@ async fn a_stream_that_ended_or_broke_off_is_requested_again() {
 
     let mut stream = server.streaming().await;
     stream.event("cache_created", 2, 64).await;
-    watcher.until_held(&[(1, 64), (2, 64)]).await;
+    watcher.until_resident(&[(1, 64), (2, 64)]).await;
     // Closing with a zero linger resets the connection.
     let socket = stream.stream.into_std().unwrap();
     tokio::net::TcpStream::from_std(socket)
@@ -211,7 +211,7 @@ async fn a_stream_that_ended_or_broke_off_is_requested_again() {
 
     let mut stream = server.streaming().await;
     stream.event("cache_created", 3, 64).await;
-    let report = watcher.until_held(&[(1, 64), (2, 64), (3, 64)]).await;
+    let report = watcher.until_resident(&[(1, 64), (2, 64), (3, 64)]).await;
     assert_eq!(
         (&*report.state, watcher.source.counters().reconnects),
         ("live", 2)
@@ -254,14 +254,14 @@ async fn a_reader_cut_off_as_too_slow_clears_its_prefixes() {
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
-    watcher.until_held(&[(1, 64)]).await;
+    watcher.until_resident(&[(1, 64)]).await;
     stream.send(b"event: lagged\ndata: {}\n\n").await;
-    let report = watcher.until_held(&[]).await;
+    let report = watcher.until_resident(&[]).await;
     assert_eq!(report.counts.gaps, 1);
     stream.closed().await;
     let mut stream = server.streaming().await;
     stream.event("cache_created", 2, 64).await;
-    watcher.until_held(&[(2, 64)]).await;
+    watcher.until_resident(&[(2, 64)]).await;
     watcher.source.stop().await;
 }
 
@@ -271,7 +271,7 @@ async fn a_stream_that_begins_with_a_snapshot_replaces_the_known_prefixes() {
     let watcher = Watcher::follow(&format!("{}?snapshot=true", server.url()));
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
-    watcher.until_held(&[(1, 64)]).await;
+    watcher.until_resident(&[(1, 64)]).await;
     drop(stream);
     let mut stream = server.streaming().await;
     assert!(
@@ -282,13 +282,13 @@ async fn a_stream_that_begins_with_a_snapshot_replaces_the_known_prefixes() {
         stream.head
     );
     stream.event("cache_created", 2, 64).await;
-    watcher.until_held(&[(2, 64)]).await;
+    watcher.until_resident(&[(2, 64)]).await;
     watcher.source.stop().await;
 }
 
 #[tokio::test]
 async fn a_reply_that_is_no_event_stream_is_named() {
-    for (reply, said) in [
+    for (reply, message) in [
         (
             "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
             "status 404: expected 200",
@@ -309,14 +309,14 @@ async fn a_reply_that_is_no_event_stream_is_named() {
     ] {
         let server = StreamServer::bind().await;
         let watcher = Watcher::follow(&server.url());
-        let mut asked = server.next_request().await;
-        asked.send(reply.as_bytes()).await;
+        let mut request = server.next_request().await;
+        request.send(reply.as_bytes()).await;
         let report = watcher
-            .until(said, |report, _| report.last_error.is_some())
+            .until(message, |report, _| report.last_error.is_some())
             .await;
         let error = report.last_error.unwrap();
         assert!(
-            error.contains(said) && error.contains(&server.port.to_string()),
+            error.contains(message) && error.contains(&server.port.to_string()),
             "{error}"
         );
         assert_eq!(report.state, "connecting");
@@ -334,11 +334,11 @@ async fn a_token_is_sent_and_never_displayed() {
     let watcher = Watcher::with(&server.url(), |own| {
         own.authorization = spec.authorization.clone()
     });
-    let asked = server.next_request().await;
+    let request = server.next_request().await;
     assert!(
-        asked.head.contains("authorization: Bearer geheim\r\n"),
+        request.head.contains("authorization: Bearer geheim\r\n"),
         "{}",
-        asked.head
+        request.head
     );
     assert!(
         SseSpec::new("b1", server.url().parse().unwrap())
@@ -372,7 +372,7 @@ async fn stopping_closes_the_connection_and_keeps_the_known_prefixes() {
     let mut stream = server.next_request().await;
     stream.send(HEAD).await;
     stream.event("cache_created", 1, 64).await;
-    watcher.until_held(&[(1, 64)]).await;
+    watcher.until_resident(&[(1, 64)]).await;
     let Watcher { view, source } = watcher;
     source.stop().await;
     stream.closed().await;

@@ -11,7 +11,7 @@ use kv_index::{IndexSettings, KvIndex};
 use serde_json::{Value, json};
 
 use crate::{
-    holdings::{self, BLOCK, held_of, namespace, plain, until, until_held},
+    residency::{self, BLOCK, namespace, plain, resident_of, until, until_resident},
     stream_server::{ReceivedRequest, StreamServer, follow},
 };
 
@@ -76,7 +76,7 @@ async fn blocks_of_envelopes_are_found_by_their_tokens() {
     .await;
     send(&mut stream, &envelope(3, "removed", 1, &json!({}))).await;
     stream.send(b"event: snapshot_end\ndata: {}\n\n").await;
-    let report = until_held(
+    let report = until_resident(
         &source,
         &index,
         TARGET,
@@ -103,7 +103,7 @@ async fn blocks_of_envelopes_are_found_by_their_tokens() {
     })
     .await;
     assert!(report.last_error.unwrap().contains("token_ids give"));
-    until_held(
+    until_resident(
         &source,
         &index,
         TARGET,
@@ -116,7 +116,7 @@ async fn blocks_of_envelopes_are_found_by_their_tokens() {
         &json!({"event_id": 6, "event_type": "cleared", "medium": "gpu"}),
     )
     .await;
-    until_held(&source, &index, TARGET, &[(4, "host")]).await;
+    until_resident(&source, &index, TARGET, &[(4, "host")]).await;
     source.stop().await;
 }
 
@@ -140,12 +140,12 @@ async fn an_event_out_of_order_waits_and_a_missing_one_becomes_a_hole() {
     })
     .await;
     assert_eq!(
-        holdings::held(&index, TARGET),
+        residency::resident(&index, TARGET),
         [(1, "device")],
         "{report:?}"
     );
     // Numbers 3 and 4 count as lost after a while.
-    let report = until_held(&source, &index, TARGET, &[(1, "device"), (3, "device")]).await;
+    let report = until_resident(&source, &index, TARGET, &[(1, "device"), (3, "device")]).await;
     assert_eq!(report.counts.gaps, 1, "{report:?}");
     source.stop().await;
 }
@@ -167,7 +167,7 @@ async fn a_restarted_stream_replaces_only_its_own_blocks() {
     drop(stream);
     let mut stream = server.streaming().await;
     send(&mut stream, &envelope(0, "stored", 9, &json!({}))).await;
-    until_held(
+    until_resident(
         &source,
         &index,
         TARGET,
@@ -195,13 +195,13 @@ async fn another_model_is_ignored_and_another_rank_is_another_target() {
     )
     .await;
     send(&mut stream, &envelope(0, "stored", 3, &json!({}))).await;
-    until_held(&source, &index, TARGET, &[(3, "device")]).await;
+    until_resident(&source, &index, TARGET, &[(3, "device")]).await;
     let second = Target {
         rank: DpRank(1),
         ..TARGET
     };
-    assert_eq!(holdings::held(&index, second), [(2, "device")]);
-    assert_eq!(held_of(&index, TARGET, &namespace("other")), []);
+    assert_eq!(residency::resident(&index, second), [(2, "device")]);
+    assert_eq!(resident_of(&index, TARGET, &namespace("other")), []);
     let report = source.report();
     assert_eq!((report.counts.applied, report.counts.ignored), (2, 1));
     assert!(report.last_error.unwrap().contains("another model"));
@@ -217,7 +217,7 @@ async fn hashes_of_another_scheme_are_refused_with_the_reason() {
     send(&mut stream, &envelope(0, "stored", 1, &json!({}))).await;
     let report = until(&source, "the refusal", |report| report.counts.ignored == 1).await;
     assert!(report.last_error.unwrap().contains("block_hash: xxh3"));
-    assert_eq!(holdings::held(&index, TARGET), []);
+    assert_eq!(residency::resident(&index, TARGET), []);
     source.stop().await;
 }
 
@@ -235,7 +235,7 @@ async fn garbage_loses_only_itself_and_a_lagged_event_clears_the_target() {
         envelope(2, "stored", 3, &json!({}))
     ]);
     send(&mut stream, &list).await;
-    until_held(
+    until_resident(
         &source,
         &index,
         TARGET,
@@ -244,7 +244,7 @@ async fn garbage_loses_only_itself_and_a_lagged_event_clears_the_target() {
     .await;
     assert_eq!(source.report().counts.decode_errors, 3);
     stream.send(b"event: lagged\ndata: {}\n\n").await;
-    until_held(&source, &index, TARGET, &[]).await;
+    until_resident(&source, &index, TARGET, &[]).await;
     tokio::time::timeout(Duration::from_secs(20), stream.closed())
         .await
         .unwrap();

@@ -13,7 +13,7 @@ mod random;
 use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
-use engine_model::{EngineBehavior, Life, credited};
+use engine_model::{EngineBehavior, EngineEpoch, credited};
 use event_sources::Endpoint;
 use kv_events::frames::{self, ReplayForm};
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ const ROUNDS: usize = 2;
 const RECOVERY: Duration = Duration::from_secs(60);
 const WHOLE: EngineBehavior = EngineBehavior {
     unsent: 0,
-    kept: usize::MAX,
+    retained: usize::MAX,
 };
 const LIVE: Faults = Faults {
     lost: 4,
@@ -59,7 +59,7 @@ struct EngineProcess {
     publisher: Pub,
     live: Endpoint,
     replay: Endpoint,
-    life: Arc<Mutex<Life>>,
+    epoch: Arc<Mutex<EngineEpoch>>,
     answering: JoinHandle<()>,
 }
 
@@ -67,20 +67,20 @@ impl EngineProcess {
     async fn start(dice: &mut SplitMix64) -> Self {
         let (publisher, live) = publisher(&any()).await;
         let (router, replay) = Router::bind(&any(), Limits::default()).await.unwrap();
-        let life = Arc::new(Mutex::new(Life::new(dice, WHOLE)));
+        let epoch = Arc::new(Mutex::new(EngineEpoch::new(dice, WHOLE)));
         let form = *dice.pick(&[ReplayForm::Old, ReplayForm::New]);
-        let answering = tokio::spawn(answer(router, form, Arc::clone(&life)));
+        let answering = tokio::spawn(answer(router, form, Arc::clone(&epoch)));
         Self {
             publisher,
             live,
             replay,
-            life,
+            epoch,
             answering,
         }
     }
 
     fn publish(&self, dice: &mut SplitMix64) {
-        let (seq, payload) = self.life.lock().publish(dice).expect("everything is sent");
+        let (seq, payload) = self.epoch.lock().publish(dice).expect("everything is sent");
         self.publisher
             .send(&frames::encode_live(b"kv", seq, &payload));
     }
@@ -92,10 +92,10 @@ impl Drop for EngineProcess {
     }
 }
 
-async fn answer(mut router: Router, form: ReplayForm, life: Arc<Mutex<Life>>) {
+async fn answer(mut router: Router, form: ReplayForm, epoch: Arc<Mutex<EngineEpoch>>) {
     loop {
         let (peer, request) = router.recv().await;
-        let batches = life
+        let batches = epoch
             .lock()
             .history(frames::parse_replay_request(&request).unwrap());
         for (seq, payload) in batches {
@@ -185,12 +185,12 @@ impl StormFixture {
     /// The stream is live, and the index equals one that applied all batches, and the engine's
     /// cache.
     fn is_right(&self) -> bool {
-        let life = self.process.life.lock();
-        let truth = life.newest().expect("a batch was published");
+        let epoch = self.process.epoch.lock();
+        let truth = epoch.newest().expect("a batch was published");
         let report = self.reader.source.report();
-        (&*report.state, report.last_seq) == ("live", life.batches().checked_sub(1))
+        (&*report.state, report.last_seq) == ("live", epoch.batches().checked_sub(1))
             && self.reader.index.digest() == truth.digest
-            && credited(&self.reader.index).is_subset(&truth.held)
+            && credited(&self.reader.index).is_subset(&truth.resident)
     }
 }
 

@@ -35,7 +35,7 @@ async fn each_text_message_is_an_event_with_its_type() {
     send(&mut socket, text("cache_created", 1)).await;
     send(&mut socket, text("cache_created", 2)).await;
     send(&mut socket, text("cache_purged", 1)).await;
-    let report = watcher.until_held(&[(2, 64)]).await;
+    let report = watcher.until_resident(&[(2, 64)]).await;
     assert_eq!(
         (&*report.source, &*report.state, report.counts.applied),
         ("ws", "live", 3)
@@ -73,7 +73,7 @@ async fn a_message_that_is_no_event_is_counted_and_loses_only_itself() {
     )
     .await;
     send(&mut socket, text("cache_created", 2)).await;
-    let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
+    let report = watcher.until_resident(&[(1, 64), (2, 64)]).await;
     assert_eq!((report.counts.decode_errors, &*report.state), (3, "live"));
     watcher.source.stop().await;
 }
@@ -85,7 +85,7 @@ async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_recovers()
     let watcher = Watcher::follow(&url(&server));
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 1)).await;
-    watcher.until_held(&[(1, 64)]).await;
+    watcher.until_resident(&[(1, 64)]).await;
     // The source may close before the whole message is written.
     let _ = socket.send(Message::text("x".repeat(2 << 20))).await;
     let limit = |error: &String| error.contains("1048576 bytes at most");
@@ -97,11 +97,11 @@ async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_recovers()
 
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 2)).await;
-    watcher.until_held(&[(1, 64), (2, 64)]).await;
+    watcher.until_resident(&[(1, 64), (2, 64)]).await;
     soon(socket.close(None)).await.unwrap();
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 3)).await;
-    watcher.until_held(&[(1, 64), (2, 64), (3, 64)]).await;
+    watcher.until_resident(&[(1, 64), (2, 64), (3, 64)]).await;
     assert_eq!(watcher.source.counters().reconnects, 2);
     watcher.source.stop().await;
 }
@@ -110,16 +110,16 @@ async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_recovers()
 async fn a_server_without_web_sockets_is_named() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
-    let mut asked = server.next_request().await;
+    let mut request = server.next_request().await;
     assert!(
-        asked
+        request
             .head
             .to_ascii_lowercase()
             .contains("upgrade: websocket\r\n"),
         "{}",
-        asked.head
+        request.head
     );
-    asked
+    request
         .send(b"HTTP/1.1 426 Upgrade Required\r\ncontent-length: 0\r\n\r\n")
         .await;
     let report = watcher

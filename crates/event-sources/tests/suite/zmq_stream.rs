@@ -19,14 +19,14 @@ async fn live_events_reach_the_index() {
 
     engine.send(&live(0, &stored(1)));
     engine.send(&live(1, &stored(2)));
-    let report = reader.until_held(&[1, 2]).await;
+    let report = reader.until_resident(&[1, 2]).await;
     assert_eq!((&*report.state, report.epoch), ("live", 1));
     assert_eq!(report.endpoint, endpoint.to_string());
 
     engine.send(&live(2, &removed(1)));
-    reader.until_held(&[2]).await;
+    reader.until_resident(&[2]).await;
     engine.send(&live(3, &cleared()));
-    let report = reader.until_held(&[]).await;
+    let report = reader.until_resident(&[]).await;
     assert_eq!(
         (report.last_seq, report.counts.batches, report.counts.gaps),
         (Some(3), 4, 0)
@@ -51,18 +51,18 @@ async fn history_from_before_the_subscription_is_replayed() {
         let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
 
         assert_eq!(
-            replay.asked.recv().await,
+            replay.requests.recv().await,
             Some(0),
             "the whole history is requested"
         );
         reader
-            .until("history", |report, held| {
-                report.state == "live" && held == [2]
+            .until("history", |report, resident| {
+                report.state == "live" && resident == [2]
             })
             .await;
         reader.until_subscribed(&engine).await;
         engine.send(&live(3, &stored(3)));
-        let report = reader.until_held(&[2, 3]).await;
+        let report = reader.until_resident(&[2, 3]).await;
         assert_eq!(
             (
                 report.counts.gaps,
@@ -81,7 +81,7 @@ async fn a_gap_is_filled_by_replay() {
     let (engine, endpoint) = publisher(&any()).await;
     let mut replay = ReplaySocket::bind(Replies::History(vec![], ReplayForm::New)).await;
     let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
-    assert_eq!(replay.asked.recv().await, Some(0));
+    assert_eq!(replay.requests.recv().await, Some(0));
     reader
         .until("the end of an empty history", |report, _| {
             report.state == "live"
@@ -89,7 +89,7 @@ async fn a_gap_is_filled_by_replay() {
         .await;
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(0)));
-    reader.until_held(&[0]).await;
+    reader.until_resident(&[0]).await;
 
     let all = vec![
         (0, stored(0)),
@@ -100,11 +100,11 @@ async fn a_gap_is_filled_by_replay() {
     replay.then(Replies::History(all, ReplayForm::New));
     engine.send(&live(3, &stored(3)));
     assert_eq!(
-        replay.asked.recv().await,
+        replay.requests.recv().await,
         Some(1),
         "only the missing batches are requested"
     );
-    let report = reader.until_held(&[0, 1, 2, 3]).await;
+    let report = reader.until_resident(&[0, 1, 2, 3]).await;
     assert_eq!((report.counts.gaps, report.counts.lost_batches), (1, 0));
     assert_eq!(reader.source.counters().gaps, 1);
     reader.source.stop().await;
@@ -116,15 +116,15 @@ async fn a_gap_that_the_engine_cannot_fill_is_accepted() {
     let mut replay =
         ReplaySocket::bind(Replies::History(vec![(0, stored(0))], ReplayForm::New)).await;
     let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
-    assert_eq!(replay.asked.recv().await, Some(0));
-    reader.until_held(&[0]).await;
+    assert_eq!(replay.requests.recv().await, Some(0));
+    reader.until_resident(&[0]).await;
     reader.until_subscribed(&engine).await;
 
     replay.then(Replies::History(vec![(2, stored(2))], ReplayForm::New));
     engine.send(&live(2, &stored(2)));
     let report = reader
-        .until("the hole's end", |report, held| {
-            report.state == "live" && held == [0, 2]
+        .until("the hole's end", |report, resident| {
+            report.state == "live" && resident == [0, 2]
         })
         .await;
     assert_eq!(
@@ -147,7 +147,7 @@ async fn a_restarted_engines_blocks_are_cleared_and_it_is_followed_again() {
     for seq in 0..3 {
         engine.send(&live(seq, &stored(u32::try_from(seq).unwrap())));
     }
-    reader.until_held(&[0, 1, 2]).await;
+    reader.until_resident(&[0, 1, 2]).await;
     drop(engine);
     let report = reader
         .until("the disconnect", |report, _| report.state == "connecting")
@@ -157,7 +157,7 @@ async fn a_restarted_engines_blocks_are_cleared_and_it_is_followed_again() {
     let (engine, _) = publisher(&endpoint).await;
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(9)));
-    let report = reader.until_held(&[9]).await;
+    let report = reader.until_resident(&[9]).await;
     assert_eq!(
         (report.epoch, report.counts.restarts, report.last_seq),
         (2, 1, Some(0))
@@ -172,15 +172,15 @@ async fn an_unseen_restart_is_recovered_from_the_replay() {
     let before = vec![(0, stored(0)), (1, stored(1))];
     let mut replay = ReplaySocket::bind(Replies::History(before, ReplayForm::New)).await;
     let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
-    assert_eq!(replay.asked.recv().await, Some(0));
-    reader.until_held(&[0, 1]).await;
+    assert_eq!(replay.requests.recv().await, Some(0));
+    reader.until_resident(&[0, 1]).await;
 
     // The new process has already passed the old one's last number when the stream reconnects.
     let after = vec![(0, stored(5)), (1, stored(6)), (2, stored(7))];
     replay.then(Replies::History(after, ReplayForm::New));
     drop(engine);
     let (_engine, _) = publisher(&endpoint).await;
-    let report = reader.until_held(&[5, 6, 7]).await;
+    let report = reader.until_resident(&[5, 6, 7]).await;
     assert_eq!(report.epoch, 2);
     reader.source.stop().await;
 }
@@ -191,8 +191,8 @@ async fn a_lost_connection_without_a_restart_keeps_the_known_blocks() {
     let history = vec![(0, stored(0)), (1, stored(1))];
     let mut replay = ReplaySocket::bind(Replies::History(history, ReplayForm::New)).await;
     let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
-    assert_eq!(replay.asked.recv().await, Some(0));
-    reader.until_held(&[0, 1]).await;
+    assert_eq!(replay.requests.recv().await, Some(0));
+    reader.until_resident(&[0, 1]).await;
 
     replay.then(Replies::History(
         vec![(0, stored(0)), (1, stored(1)), (2, stored(2))],
@@ -200,7 +200,7 @@ async fn a_lost_connection_without_a_restart_keeps_the_known_blocks() {
     ));
     drop(engine);
     let (_engine, _) = publisher(&endpoint).await;
-    let report = reader.until_held(&[0, 1, 2]).await;
+    let report = reader.until_resident(&[0, 1, 2]).await;
     assert_eq!((report.epoch, report.counts.restarts), (1, 0));
     reader.source.stop().await;
 }
@@ -212,16 +212,16 @@ async fn live_events_that_arrive_during_a_replay_wait_for_it() {
     let reader = TestSource::with(&endpoint, Some(&replay.endpoint), |spec| {
         spec.settings.replay_timeout = Duration::from_millis(500);
     });
-    assert_eq!(replay.asked.recv().await, Some(0));
+    assert_eq!(replay.requests.recv().await, Some(0));
     reader.until_subscribed(&engine).await;
     engine.send(&live(4, &stored(4)));
     let report = reader
         .until("waiting", |report, _| report.lag_events > 0)
         .await;
-    assert_eq!((&*report.state, reader.held()), ("replaying", vec![]));
+    assert_eq!((&*report.state, reader.resident()), ("replaying", vec![]));
 
     let report = reader
-        .until("the end of the time limit", |_, held| held == [4])
+        .until("the end of the time limit", |_, resident| resident == [4])
         .await;
     assert_eq!(
         report.state, "stale",
@@ -242,7 +242,7 @@ async fn a_broken_replay_loses_only_the_replay() {
     assert!(report.last_error.unwrap().contains("2 frames"));
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
-    reader.until_held(&[1]).await;
+    reader.until_resident(&[1]).await;
     reader.source.stop().await;
 }
 
@@ -255,7 +255,7 @@ async fn an_engine_that_connects_to_the_router_is_followed() {
     let engine = Pub::connect(&endpoint, PubSettings::default()).unwrap();
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
-    let report = reader.until_held(&[1]).await;
+    let report = reader.until_resident(&[1]).await;
     assert_eq!(report.state, "live");
     reader.source.stop().await;
 }
@@ -267,7 +267,7 @@ async fn only_the_configured_topic_is_followed() {
     reader.until_subscribed(&engine).await;
     engine.send(&kv_events::frames::encode_live(b"kv@b", 0, &stored(1)));
     engine.send(&kv_events::frames::encode_live(b"kv@a", 0, &stored(2)));
-    let report = reader.until_held(&[2]).await;
+    let report = reader.until_resident(&[2]).await;
     assert_eq!(report.counts.batches, 1);
     reader.source.stop().await;
 }
@@ -288,8 +288,8 @@ async fn a_quiet_stream_is_stale_until_its_next_batch() {
         .until("life", |report, _| report.state == "live")
         .await;
     reader
-        .until("staleness again", |report, held| {
-            report.state == "stale" && held == [1]
+        .until("staleness again", |report, resident| {
+            report.state == "stale" && resident == [1]
         })
         .await;
     reader.source.stop().await;
@@ -301,7 +301,7 @@ async fn stopping_closes_the_connection_and_keeps_the_known_blocks() {
     let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
-    reader.until_held(&[1]).await;
+    reader.until_resident(&[1]).await;
     let mut subscribers = engine.watch_subscribers();
     let index = reader.index;
     reader.source.stop().await;

@@ -124,14 +124,14 @@ impl Batches {
         let medium = event.stream.medium();
         self.counts.kinds.unlisted_media += u64::from(medium == Medium::Unlisted);
         if self.codec == Codec::Mooncake && event.names_only() {
-            self.take_names(&event, medium, actions);
+            self.record_names(&event, medium, actions);
         } else {
             deliver(self.order.take(self.now, event), actions);
         }
     }
 
     /// Takes an event of a store's master, which numbers the events of all media in one sequence.
-    fn take_names(&mut self, event: &StandardEvent, medium: Medium, actions: &mut Vec<Action>) {
+    fn record_names(&mut self, event: &StandardEvent, medium: Medium, actions: &mut Vec<Action>) {
         if let StandardChange::Cleared = event.change {
             return self.clear_store(event.stream.medium.is_some().then_some(medium), actions);
         }
@@ -195,14 +195,14 @@ impl Batches {
     }
 
     fn take(&mut self, event: &VllmEvent, actions: &mut Vec<Action>) {
-        let place = match event {
+        let location = match event {
             VllmEvent::Stored(event) => {
                 self.counts.kinds.stored += 1;
-                Some(&event.place)
+                Some(&event.location)
             }
             VllmEvent::Removed(event) => {
                 self.counts.kinds.removed += 1;
-                Some(&event.place)
+                Some(&event.location)
             }
             VllmEvent::Cleared => {
                 self.counts.kinds.cleared += 1;
@@ -210,9 +210,9 @@ impl Batches {
             }
             VllmEvent::Unknown { .. } => None,
         };
-        let unlisted = place.filter(|place| Medium::of(place) == Medium::Unlisted);
+        let unlisted = location.filter(|location| Medium::of(location) == Medium::Unlisted);
         self.counts.kinds.unlisted_media += u64::from(unlisted.is_some());
-        let label = unlisted.and_then(|place| place.medium.clone());
+        let label = unlisted.and_then(|location| location.medium.clone());
         match self.normaliser.update(event) {
             Ok(update) => {
                 if let IndexUpdate::Stored(stored) = &update

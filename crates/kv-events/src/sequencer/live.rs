@@ -10,10 +10,10 @@ impl Sequencer {
         if matches!(self.phase, SequencerPhase::Replaying(_)) {
             self.batches.counts.dropped += self.pending.push(seq, payload);
         } else if let BatchDisposition::Missing { from, purpose } =
-            self.take_live(seq, payload, GapAction::Ask, actions)
+            self.take_live(seq, payload, GapAction::Request, actions)
         {
             self.batches.counts.dropped += self.pending.push(seq, payload);
-            self.ask(from, purpose, actions);
+            self.request_replay(from, purpose, actions);
         }
     }
 
@@ -31,10 +31,10 @@ impl Sequencer {
         if self.is_restart(seq, payload) {
             self.restart(actions);
             // All known losses belong to the life before.
-            missing = GapAction::Ask;
+            missing = GapAction::Request;
         }
         if let Some(last) = self.last.filter(|last| self.returning && seq > last.seq)
-            && missing == GapAction::Ask
+            && missing == GapAction::Request
             && self.settings.replay
         {
             // The number would also fit the old life. The publisher has a batch to answer with now,
@@ -52,7 +52,7 @@ impl Sequencer {
             }
             Some(last) => {
                 let expected = last.seq.saturating_add(1);
-                if seq > expected && self.asks_for_gap(missing) {
+                if seq > expected && self.requests_gap(missing) {
                     return BatchDisposition::Missing {
                         from: expected,
                         purpose: Purpose::Gap,
@@ -62,10 +62,10 @@ impl Sequencer {
             }
             // The life is known from its first batch on: an earlier failure of a replay no longer
             // matters. A failure now does, for the batches behind this one.
-            None if seq == 0 && missing == GapAction::Ask => self.complete(),
+            None if seq == 0 && missing == GapAction::Request => self.complete(),
             // The beginning was missed: it may have been published since the last replay was
             // answered.
-            None if missing == GapAction::Ask && self.settings.replay => {
+            None if missing == GapAction::Request && self.settings.replay => {
                 return BatchDisposition::Missing {
                     from: 0,
                     purpose: Purpose::History,
@@ -95,10 +95,10 @@ impl Sequencer {
     }
 
     /// Counts a gap that is not known to be a loss; returns whether a replay may fill it.
-    fn asks_for_gap(&mut self, missing: GapAction) -> bool {
-        let may_ask = missing == GapAction::Ask;
-        self.batches.counts.gaps += u64::from(may_ask);
-        may_ask && self.settings.replay
+    fn requests_gap(&mut self, missing: GapAction) -> bool {
+        let may_request = missing == GapAction::Request;
+        self.batches.counts.gaps += u64::from(may_request);
+        may_request && self.settings.replay
     }
 
     fn is_restart(&self, seq: u64, payload: &[u8]) -> bool {
@@ -120,13 +120,13 @@ impl Sequencer {
             let missing = if known {
                 GapAction::Accept
             } else {
-                GapAction::Ask
+                GapAction::Request
             };
             if let BatchDisposition::Missing { from, purpose } =
                 self.take_live(waiting.seq, &waiting.payload, missing, actions)
             {
-                self.pending.put_back(waiting);
-                self.ask(from, purpose, actions);
+                self.pending.return_batch(waiting);
+                self.request_replay(from, purpose, actions);
                 return;
             }
         }

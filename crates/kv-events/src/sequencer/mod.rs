@@ -61,7 +61,7 @@ pub struct Sequencer {
     retry: Option<ReplayRetry>,
     /// A resync is pending, because the caller requested it or a replay failed; until a whole
     /// replay succeeds.
-    resync_wanted: bool,
+    resync_requested: bool,
     /// While a resync repeats batches applied before: the last of them.
     repeated_until: Option<StreamPosition>,
 }
@@ -81,7 +81,7 @@ impl Sequencer {
             epoch: 1,
             last_event_at: None,
             retry: None,
-            resync_wanted: false,
+            resync_requested: false,
             repeated_until: None,
         }
     }
@@ -125,7 +125,7 @@ impl Sequencer {
                 if matches!(self.phase, SequencerPhase::Following)
                     && self.retry.is_some_and(|retry| retry.at <= now)
                 {
-                    self.ask(0, Purpose::Resync, &mut actions);
+                    self.request_replay(0, Purpose::Resync, &mut actions);
                 }
             }
         }
@@ -140,13 +140,13 @@ impl Sequencer {
             match self.last {
                 // Requests the last batch again: a publisher that answers with the same bytes has
                 // not restarted.
-                Some(last) => self.ask(last.seq, Purpose::Recognise, actions),
-                None => self.ask(0, Purpose::History, actions),
+                Some(last) => self.request_replay(last.seq, Purpose::Recognise, actions),
+                None => self.request_replay(0, Purpose::History, actions),
             }
         }
     }
 
-    fn ask(&mut self, from: u64, purpose: Purpose, actions: &mut Vec<Action>) {
+    fn request_replay(&mut self, from: u64, purpose: Purpose, actions: &mut Vec<Action>) {
         let whole = matches!(
             purpose,
             Purpose::History | Purpose::Rebirth | Purpose::Resync
@@ -154,8 +154,8 @@ impl Sequencer {
         self.phase = SequencerPhase::Replaying(ReplayProgress {
             purpose,
             whole,
-            brought: 0,
-            asked_after: self.pending.arrivals(),
+            received: 0,
+            requested_after: self.pending.arrivals(),
         });
         actions.push(Action::RequestReplay { from });
     }
@@ -163,16 +163,16 @@ impl Sequencer {
     fn resync(&mut self, actions: &mut Vec<Action>) {
         match self.phase {
             _ if !self.settings.replay => return actions.push(Action::Loss),
-            SequencerPhase::Following => self.ask(0, Purpose::Resync, actions),
+            SequencerPhase::Following => self.request_replay(0, Purpose::Resync, actions),
             SequencerPhase::Replaying(_) | SequencerPhase::Connecting => {}
         }
-        self.resync_wanted = true;
+        self.resync_requested = true;
     }
 
     /// Marks this life's history as complete.
     fn complete(&mut self) {
         self.retry = None;
-        self.resync_wanted = false;
+        self.resync_requested = false;
     }
 
     fn restart(&mut self, actions: &mut Vec<Action>) {

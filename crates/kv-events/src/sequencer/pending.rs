@@ -60,7 +60,7 @@ impl PendingQueue {
     }
 
     /// Undoes a [`PendingQueue::pop`].
-    pub(super) fn put_back(&mut self, waiting: PendingBatch) {
+    pub(super) fn return_batch(&mut self, waiting: PendingBatch) {
         self.bytes += waiting.payload.len();
         self.batches.push_front(waiting);
     }

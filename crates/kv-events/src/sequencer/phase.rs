@@ -21,10 +21,10 @@ pub(super) struct ReplayProgress {
     /// Whether the replay covers everything that the publisher still has.
     pub(super) whole: bool,
     /// Batches of the answer that were new and applied.
-    pub(super) brought: u64,
+    pub(super) received: u64,
     /// Live batches that had arrived before the request: numbers that are missing in front of
     /// those, and not in the answer, are lost.
-    pub(super) asked_after: u64,
+    pub(super) requested_after: u64,
 }
 
 /// Purpose of a replay, which decides how its batches are read.
@@ -69,7 +69,7 @@ pub(super) enum BatchDisposition {
 /// Treatment of missing numbers in front of a live batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum GapAction {
-    Ask,
+    Request,
     Accept,
 }
 

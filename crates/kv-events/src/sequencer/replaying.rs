@@ -34,7 +34,7 @@ impl Sequencer {
                     return;
                 }
                 if last.is_some_and(|last| seq == last.seq && digest(payload) != last.digest) {
-                    return self.start_another_life(actions);
+                    return self.begin_epoch(actions);
                 }
             }
             Purpose::Rebirth if last.is_some_and(|last| seq <= last.seq) => self.restart(actions),
@@ -45,7 +45,7 @@ impl Sequencer {
             .repeated_until
             .is_some_and(|until| seq == until.seq && digest(payload) != until.digest)
         {
-            return self.start_another_life(actions);
+            return self.begin_epoch(actions);
         }
         self.returning = false;
         let purpose = if replay.purpose == Purpose::Gap {
@@ -61,25 +61,25 @@ impl Sequencer {
             return;
         }
         let skipped = self.last.map_or(0, |last| seq - last.seq - 1);
-        if skipped > 0 && replay.brought >= LONG {
-            return self.ask_for_the_rest(replay, actions);
+        if skipped > 0 && replay.received >= LONG {
+            return self.continue_replay(replay, actions);
         }
         // Replays are in order: a number that a short one skipped is not in the publisher's buffer.
         self.accept_loss(skipped, actions);
-        replay.brought += 1;
+        replay.received += 1;
         self.phase = SequencerPhase::Replaying(replay);
         self.apply(seq, payload, actions);
     }
 
     pub(super) fn replay_ended(&mut self, replay: ReplayProgress, actions: &mut Vec<Action>) {
-        if replay.brought >= LONG {
-            return self.ask_for_the_rest(replay, actions);
+        if replay.received >= LONG {
+            return self.continue_replay(replay, actions);
         }
         match replay.purpose {
-            Purpose::Recognise => self.ask(0, Purpose::Rebirth, actions),
+            Purpose::Recognise => self.request_replay(0, Purpose::Rebirth, actions),
             // The publisher has not published the batches applied before: they belong to another
             // life.
-            _ if self.repeated_until.is_some() => self.start_another_life(actions),
+            _ if self.repeated_until.is_some() => self.begin_epoch(actions),
             Purpose::History | Purpose::Gap | Purpose::Rebirth | Purpose::Resync => {
                 if replay.purpose == Purpose::Resync {
                     // The answer is empty: the publisher keeps no batches.
@@ -89,9 +89,9 @@ impl Sequencer {
                     self.complete();
                 }
                 self.phase = SequencerPhase::Following;
-                self.drain(actions, replay.asked_after);
-                if self.resync_wanted && matches!(self.phase, SequencerPhase::Following) {
-                    self.ask(0, Purpose::Resync, actions);
+                self.drain(actions, replay.requested_after);
+                if self.resync_requested && matches!(self.phase, SequencerPhase::Following) {
+                    self.request_replay(0, Purpose::Resync, actions);
                 }
             }
         }
@@ -103,11 +103,11 @@ impl Sequencer {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        if replay.brought >= LONG {
-            return self.ask_for_the_rest(replay, actions);
+        if replay.received >= LONG {
+            return self.continue_replay(replay, actions);
         }
         self.retry = Some(ReplayRetry::after(self.retry, now));
-        self.resync_wanted = true;
+        self.resync_requested = true;
         self.phase = SequencerPhase::Following;
         // It is better to continue with a loss than to stop; the retry starts over.
         self.drain(actions, u64::MAX);
@@ -129,17 +129,17 @@ impl Sequencer {
         }
     }
 
-    fn start_another_life(&mut self, actions: &mut Vec<Action>) {
+    fn begin_epoch(&mut self, actions: &mut Vec<Action>) {
         self.restart(actions);
-        self.ask(0, Purpose::History, actions);
+        self.request_replay(0, Purpose::History, actions);
     }
 
     /// Requests the rest of a long answer, as part of the same replay; a clear is not repeated.
-    fn ask_for_the_rest(&mut self, replay: ReplayProgress, actions: &mut Vec<Action>) {
+    fn continue_replay(&mut self, replay: ReplayProgress, actions: &mut Vec<Action>) {
         let from = self.last.map_or(0, |last| last.seq.saturating_add(1));
         self.phase = SequencerPhase::Replaying(ReplayProgress {
-            brought: 0,
-            asked_after: self.pending.arrivals(),
+            received: 0,
+            requested_after: self.pending.arrivals(),
             ..replay
         });
         actions.push(Action::RequestReplay { from });

@@ -82,7 +82,7 @@ impl StandardEvent {
     /// Returns whether the event only names an object of a store, as the Mooncake store's master
     /// does: by its key, or by a hash without model, block size, parent and tokens.
     pub fn names_only(&self) -> bool {
-        let placed = matches!(
+        let has_position = matches!(
             &self.change,
             StandardChange::Stored { parent_hash, token_ids, .. }
                 if parent_hash.is_some() || token_ids.is_some()
@@ -90,7 +90,7 @@ impl StandardEvent {
         let StreamKey {
             model, block_size, ..
         } = &self.stream;
-        self.object_key.is_some() || model.is_none() && block_size.is_none() && !placed
+        self.object_key.is_some() || model.is_none() && block_size.is_none() && !has_position
     }
 }
 

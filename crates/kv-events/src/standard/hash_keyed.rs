@@ -55,7 +55,7 @@ pub fn to_hashed(
             }
             once(seq_hashes, *parent_hash)?;
             let parent = parent_hash.map(SequenceHash);
-            let place = match (parent, *base_block_idx) {
+            let chain_parent = match (parent, *base_block_idx) {
                 (None, Some(base)) if base > 0 => return Err(EventRejection::Unplaced { base }),
                 (parent, _) => parent,
             };
@@ -63,13 +63,13 @@ pub fn to_hashed(
                 Some(tokens) => {
                     let size = block_size(event)?;
                     enough(seq_hashes, tokens, size)?;
-                    same(seq_hashes, &scheme.chain(place, tokens, size))?;
+                    same(seq_hashes, &scheme.chain(chain_parent, tokens, size))?;
                 }
                 None if matches!(scheme, HashScheme::Xxh3 { .. }) => {}
                 None => return Err(EventRejection::NotStandard),
             }
             Ok(HashKeyedUpdate::Stored {
-                parent: place,
+                parent: chain_parent,
                 hashes: sequence(seq_hashes),
                 tier,
             })

@@ -77,7 +77,10 @@ impl EnvelopeNormaliser {
     }
 
     /// Returns the place of a stream's blocks: namespace and rank.
-    pub fn place(&mut self, stream: &StreamKey) -> Result<(Namespace, u32), EventRejection> {
+    pub fn stream_namespace(
+        &mut self,
+        stream: &StreamKey,
+    ) -> Result<(Namespace, u32), EventRejection> {
         let filled = stream.or(&self.registration);
         let namespace = self.namespace(&filled)?;
         Ok((namespace, self.rank_of_owner(&filled)?))
@@ -86,7 +89,7 @@ impl EnvelopeNormaliser {
     /// Converts one event.
     pub fn update(&mut self, event: &StandardEvent) -> Result<EnvelopeUpdate, EventRejection> {
         let filled = event.stream.or(&self.registration);
-        let (namespace, rank) = self.place(&filled)?;
+        let (namespace, rank) = self.stream_namespace(&filled)?;
         let removed_at = match event.change {
             StandardChange::Removed { base_block_idx, .. } => base_block_idx,
             _ => None,

@@ -43,7 +43,7 @@ pub struct BlockStored {
     /// The adapter.
     pub lora: LoraAdapter,
     /// The place of the blocks.
-    pub place: BlockPlace,
+    pub location: BlockLocation,
     /// Further inputs of each block's hash: one entry per block, empty without any.
     pub extra_keys: Option<Vec<Vec<ExtraKey>>>,
     /// KV-cache group of hybrid models.
@@ -78,7 +78,7 @@ pub struct KvCacheGroup {
 
 /// The place of blocks as sent.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct BlockPlace {
+pub struct BlockLocation {
     /// The medium.
     pub medium: Option<Arc<str>>,
     /// `LOCAL` or `REMOTE`.
@@ -87,7 +87,7 @@ pub struct BlockPlace {
     pub ownership: Option<Arc<str>>,
 }
 
-impl BlockPlace {
+impl BlockLocation {
     fn read(fields: &VllmFields<'_>) -> Result<Self, VllmEventError> {
         Ok(Self {
             medium: text(fields, VllmField::Medium)?,
@@ -103,7 +103,7 @@ pub struct BlockRemoved {
     /// The engine's names of the blocks.
     pub block_hashes: Vec<EngineHash>,
     /// The place that they left.
-    pub place: BlockPlace,
+    pub location: BlockLocation,
     /// KV-cache group of hybrid models.
     pub group_idx: Option<u32>,
 }
@@ -143,7 +143,7 @@ impl BlockStored {
                     .transpose()?,
                 name: text(fields, VllmField::LoraName)?,
             },
-            place: BlockPlace::read(fields)?,
+            location: BlockLocation::read(fields)?,
             extra_keys: fields
                 .get(VllmField::ExtraKeys)
                 .map(extra_keys)
@@ -182,7 +182,7 @@ impl BlockRemoved {
     fn read(fields: &VllmFields<'_>) -> Result<Self, VllmEventError> {
         Ok(Self {
             block_hashes: block_hashes(fields)?,
-            place: BlockPlace::read(fields)?,
+            location: BlockLocation::read(fields)?,
             group_idx: number(fields, VllmField::GroupIdx)?,
         })
     }

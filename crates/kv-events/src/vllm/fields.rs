@@ -128,12 +128,12 @@ impl<'a> VllmFields<'a> {
                 values[*field as usize] = Some(value);
             }
         }
-        Ok(tag.map(|tag| Self { tag, values }.with_metadata_told_apart()))
+        Ok(tag.map(|tag| Self { tag, values }.with_metadata_separated()))
     }
 
     /// Moves the salt out of the adapter's name: at the position of vLLM's adapter name, SGLang
     /// 0.5.18 and 0.5.19 write a map with the salt.
-    fn with_metadata_told_apart(mut self) -> Self {
+    fn with_metadata_separated(mut self) -> Self {
         let name = self.values[VllmField::LoraName as usize];
         let Some(Ok(MsgpackHead::Map(pairs))) = name.map(|bytes| MsgpackReader::new(bytes).head())
         else {

@@ -2,7 +2,7 @@
 
 use kv_blocks::Tier;
 
-use super::BlockPlace;
+use super::BlockLocation;
 
 /// The meaning of a medium's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ impl Medium {
     }
 
     /// Returns the medium of a place.
-    pub fn of(place: &BlockPlace) -> Self {
-        Self::parse(place.medium.as_deref(), place.locality.as_deref())
+    pub fn of(location: &BlockLocation) -> Self {
+        Self::parse(location.medium.as_deref(), location.locality.as_deref())
     }
 
     /// Returns the tier of the blocks.

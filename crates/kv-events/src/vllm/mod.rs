@@ -23,7 +23,7 @@ mod wire_event;
 
 pub use batch::{EventBatch, VllmBatchError, decode, rank_of};
 pub use encode::encode;
-pub use event::{BlockPlace, BlockRemoved, BlockStored, KvCacheGroup, LoraAdapter, VllmEvent};
+pub use event::{BlockLocation, BlockRemoved, BlockStored, KvCacheGroup, LoraAdapter, VllmEvent};
 pub use event_error::VllmEventError;
 pub use ignored::{IgnoredEvent, IgnoredReason};
 pub use medium::Medium;

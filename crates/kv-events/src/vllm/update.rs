@@ -55,7 +55,7 @@ impl Normaliser {
             };
             return Err(nothing.into());
         }
-        let tier = Medium::of(&event.place).tier();
+        let tier = Medium::of(&event.location).tier();
         if event.token_ids.is_empty() {
             // A placeholder: blocks that the engine has announced before are in an offload or
             // storage tier too.
@@ -79,7 +79,7 @@ impl Normaliser {
         }
         Ok(IndexUpdate::Removed(RemovedBlocks {
             hashes: event.block_hashes.clone(),
-            tier: Medium::of(&event.place).tier(),
+            tier: Medium::of(&event.location).tier(),
         }))
     }
 

@@ -163,11 +163,11 @@ fn an_event_is_encoded_as_documented() {
         token_count: Some(64),
     };
     let data = encode(&event, "w1", 0);
-    let want = r#"{"event":"cache_created","backend":"w1","dp_rank":0,"prefix_hash":"ea06fc71a5ee6e88","token_count":64}"#;
-    assert_eq!(data, want);
+    let expected = r#"{"event":"cache_created","backend":"w1","dp_rank":0,"prefix_hash":"ea06fc71a5ee6e88","token_count":64}"#;
+    assert_eq!(data, expected);
     assert_eq!(
         sse("w1/0/7", event.kind.as_str(), &data),
-        format!("id: w1/0/7\nevent: cache_created\ndata: {want}\n\n")
+        format!("id: w1/0/7\nevent: cache_created\ndata: {expected}\n\n")
     );
     let hostile = sse("a\nid: b\r\0", "x\r\ndata: y", "one\ntwo");
     assert_eq!(

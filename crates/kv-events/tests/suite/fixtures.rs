@@ -69,9 +69,9 @@ fn every_valid_payload_decodes_as_the_manifest_says() {
             );
             assert_eq!(batch.ts, envelope["ts"].as_f64(), "{file}");
         }
-        if let Some(want) = entry["decodes_to"].as_array() {
-            let want: Vec<Value> = want.iter().map(normal_form).collect();
-            assert_eq!(as_json(&batch), want, "{file}");
+        if let Some(expected) = entry["decodes_to"].as_array() {
+            let expected: Vec<Value> = expected.iter().map(normal_form).collect();
+            assert_eq!(as_json(&batch), expected, "{file}");
         } else {
             assert_eq!(file, "large_batch_512_blocks.msgpack");
         }
@@ -81,13 +81,13 @@ fn every_valid_payload_decodes_as_the_manifest_says() {
 
 /// Compares an envelope of the standard contract; in the manifest hashes are text and some fields
 /// are left out.
-fn assert_matches_manifest(file: &str, want: &[Value]) {
+fn assert_matches_manifest(file: &str, expected: &[Value]) {
     let events = standard::decode_msgpack(&payload(file)).unwrap();
-    assert_eq!(events.len(), want.len(), "{file}");
-    for (event, want) in events.iter().zip(want) {
+    assert_eq!(events.len(), expected.len(), "{file}");
+    for (event, expected) in events.iter().zip(expected) {
         let read: Value =
             serde_json::from_str(&standard::encode_json(event.as_ref().unwrap())).unwrap();
-        for (key, want) in want.as_object().unwrap() {
+        for (key, expected) in expected.as_object().unwrap() {
             let read = match key.as_str() {
                 "seq_hashes" => read[key]
                     .as_array()
@@ -95,10 +95,10 @@ fn assert_matches_manifest(file: &str, want: &[Value]) {
                     .iter()
                     .map(|hash| json!(hash.to_string()))
                     .collect(),
-                "parent_hash" if !want.is_null() => json!(read[key].to_string()),
+                "parent_hash" if !expected.is_null() => json!(read[key].to_string()),
                 _ => read[key].clone(),
             };
-            assert_eq!(read, *want, "{file}: {key}");
+            assert_eq!(read, *expected, "{file}: {key}");
         }
     }
 }
@@ -466,7 +466,7 @@ fn stored_json(event: &BlockStored) -> Value {
     );
     put(&mut object, "block_size", Some(event.block_size));
     put(&mut object, "lora_id", event.lora.id);
-    put(&mut object, "medium", event.place.medium.as_deref());
+    put(&mut object, "medium", event.location.medium.as_deref());
     put(&mut object, "lora_name", event.lora.name.as_deref());
     put(
         &mut object,
@@ -484,8 +484,12 @@ fn stored_json(event: &BlockStored) -> Value {
         "kv_cache_spec_sliding_window",
         event.group.sliding_window,
     );
-    put(&mut object, "locality", event.place.locality.as_deref());
-    put(&mut object, "ownership", event.place.ownership.as_deref());
+    put(&mut object, "locality", event.location.locality.as_deref());
+    put(
+        &mut object,
+        "ownership",
+        event.location.ownership.as_deref(),
+    );
     put(&mut object, "session_id", event.session_id.as_deref());
     put(
         &mut object,
@@ -507,10 +511,14 @@ fn removed_json(event: &BlockRemoved) -> Value {
         "block_hashes",
         Some(event.block_hashes.iter().map(hash_json).collect::<Value>()),
     );
-    put(&mut object, "medium", event.place.medium.as_deref());
+    put(&mut object, "medium", event.location.medium.as_deref());
     put(&mut object, "group_idx", event.group_idx);
-    put(&mut object, "locality", event.place.locality.as_deref());
-    put(&mut object, "ownership", event.place.ownership.as_deref());
+    put(&mut object, "locality", event.location.locality.as_deref());
+    put(
+        &mut object,
+        "ownership",
+        event.location.ownership.as_deref(),
+    );
     Value::Object(object)
 }
 

@@ -18,7 +18,7 @@ mod vllm_payload;
 use contract_id::contract;
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
-    BlockPlace, BlockRemoved, BlockStored, EventEncoding, EventLayout, ExtraKey, HashForm,
+    BlockLocation, BlockRemoved, BlockStored, EventEncoding, EventLayout, ExtraKey, HashForm,
     KvCacheGroup, VllmEvent, WireEvent, WireHash, WireRemoved, WireStored, WireTokens, decode,
     encode, to_update,
 };
@@ -74,10 +74,10 @@ fn encoding() -> impl Strategy<Value = EventEncoding> {
     (layout, hash_form).prop_map(|(layout, hash_form)| EventEncoding { layout, hash_form })
 }
 
-fn in_medium(medium: Option<&str>) -> BlockPlace {
-    BlockPlace {
+fn in_medium(medium: Option<&str>) -> BlockLocation {
+    BlockLocation {
         medium: medium.map(Into::into),
-        ..BlockPlace::default()
+        ..BlockLocation::default()
     }
 }
 
@@ -90,7 +90,7 @@ fn expected(event: &WireEvent) -> VllmEvent {
             parent_block_hash: event.parent.as_ref().map(engine),
             token_ids: WireTokens::Flat(event.tokens.clone()),
             block_size: event.block_size,
-            place: in_medium(event.medium.as_deref()),
+            location: in_medium(event.medium.as_deref()),
             extra_keys: event.extra_keys.as_ref().map(|blocks| {
                 let text = |key: &String| ExtraKey::Text(key.as_str().into());
                 blocks
@@ -107,7 +107,7 @@ fn expected(event: &WireEvent) -> VllmEvent {
         })),
         WireEvent::Removed(event) => VllmEvent::Removed(Box::new(BlockRemoved {
             block_hashes: event.hashes.iter().map(engine).collect(),
-            place: in_medium(event.medium.as_deref()),
+            location: in_medium(event.medium.as_deref()),
             group_idx: Some(0),
         })),
         WireEvent::Cleared => VllmEvent::Cleared,

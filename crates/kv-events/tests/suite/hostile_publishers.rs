@@ -189,8 +189,8 @@ proptest! {
         let mut damaged = file.get(&fixtures()).clone();
         let at = at.index(damaged.len() + 1);
         for (offset, byte) in bytes.iter().enumerate() {
-            if let Some(place) = damaged.get_mut(at + offset) {
-                *place = *byte;
+            if let Some(damaged_byte) = damaged.get_mut(at + offset) {
+                *damaged_byte = *byte;
             }
         }
         read_all(&damaged);
@@ -207,9 +207,9 @@ proptest! {
 
     #[test]
     fn encoded_events_decode_to_the_same(events in vec(event(), 0..5)) {
-        let want: Vec<_> = events.iter().cloned().map(Ok).collect();
-        prop_assert_eq!(decode_msgpack(&encode_msgpack(&events)), Ok(want.clone()));
-        prop_assert_eq!(decode_json(as_json(&events).as_bytes()), Ok(want));
+        let expected: Vec<_> = events.iter().cloned().map(Ok).collect();
+        prop_assert_eq!(decode_msgpack(&encode_msgpack(&events)), Ok(expected.clone()));
+        prop_assert_eq!(decode_json(as_json(&events).as_bytes()), Ok(expected));
         for event in events {
             prop_assert_eq!(encode_json(&event).lines().count(), 1);
             prop_assert_eq!(decode_json(encode_json(&event).as_bytes()), Ok(vec![Ok(event)]));

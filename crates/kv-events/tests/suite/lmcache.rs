@@ -56,7 +56,7 @@ fn apply(index: &KvIndex, events: &[VllmEvent]) {
 /// Looks up the prompt 1..=256 in blocks of `size` tokens.
 fn found(index: &KvIndex, size: u64) -> Vec<Overlap> {
     let block_size = BlockSize::new(size).unwrap();
-    let place = Namespace {
+    let namespace = Namespace {
         model: "m".into(),
         lora: None,
         salt: None,
@@ -65,7 +65,7 @@ fn found(index: &KvIndex, size: u64) -> Vec<Overlap> {
     };
     let tokens: Vec<u32> = (1..=256).collect();
     index.lookup(
-        &place,
+        &namespace,
         &HashScheme::default().chain(None, &tokens, block_size),
         Moment::START,
     )

@@ -35,14 +35,14 @@ impl LossyStream {
             clears: 0,
             holes: 0,
         };
-        let asked = stream.on(Input::Connected);
-        (stream, asked)
+        let requested = stream.on(Input::Connected);
+        (stream, requested)
     }
 
     /// Returns a stream that is up to date after these batches.
     fn following(history: Range<u64>) -> Self {
-        let (mut stream, asked) = Self::connected();
-        assert_eq!(asked, Some(0));
+        let (mut stream, requested) = Self::connected();
+        assert_eq!(requested, Some(0));
         assert_eq!(stream.on(Input::ReplayEnd), None);
         for seq in history {
             assert_eq!(stream.live(seq), None);
@@ -52,9 +52,9 @@ impl LossyStream {
 
     /// Feeds an input; returns the start of the requested replay, if any.
     fn on(&mut self, input: Input<'_>) -> Option<u64> {
-        let mut asked = None;
+        let mut requested = None;
         for action in self.sequencer.on(self.now, input) {
-            assert_eq!(asked, None, "no action follows a request");
+            assert_eq!(requested, None, "no action follows a request");
             match action {
                 Action::Apply(IndexUpdate::Removed(removed)) => {
                     self.applied.push(removed.hashes[0].0)
@@ -67,10 +67,10 @@ impl LossyStream {
                     self.clears += 1;
                 }
                 Action::Loss => self.holes += 1,
-                Action::RequestReplay { from } => asked = Some(from),
+                Action::RequestReplay { from } => requested = Some(from),
             }
         }
-        asked
+        requested
     }
 
     fn live(&mut self, seq: u64) -> Option<u64> {

@@ -3,8 +3,8 @@
 use contract_id::contract;
 use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Tier};
 use kv_events::vllm::{
-    BlockPlace, BlockRemoved, BlockStored, ExtraKey, IgnoredReason, Medium, Normaliser, VllmEvent,
-    WireTokens, to_update,
+    BlockLocation, BlockRemoved, BlockStored, ExtraKey, IgnoredReason, Medium, Normaliser,
+    VllmEvent, WireTokens, to_update,
 };
 
 fn store(blocks: u64) -> BlockStored {
@@ -150,9 +150,9 @@ fn a_placeholder_on_the_device_is_ignored() {
     let placeholder = |medium: Option<&str>, blocks: u64| BlockStored {
         token_ids: WireTokens::default(),
         block_size: 0,
-        place: BlockPlace {
+        location: BlockLocation {
             medium: medium.map(Into::into),
-            ..BlockPlace::default()
+            ..BlockLocation::default()
         },
         ..store(blocks)
     };

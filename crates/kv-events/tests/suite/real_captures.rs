@@ -51,36 +51,41 @@ fn names(value: &Value) -> Option<&str> {
 
 /// Compares one decoded event with the capture's reading of it, and returns it in the publisher's
 /// form.
-fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
+fn compare(event: &VllmEvent, expected: &Value) -> WireEvent {
     match event {
         VllmEvent::Stored(event) => {
-            assert_eq!(want["type"], "BlockStored");
+            assert_eq!(expected["type"], "BlockStored");
             assert_eq!(
                 event.block_hashes,
-                numbers(&want["block_hashes"], EngineHash)
+                numbers(&expected["block_hashes"], EngineHash)
             );
             assert_eq!(
                 event.parent_block_hash,
-                want["parent_block_hash"].as_u64().map(EngineHash)
+                expected["parent_block_hash"].as_u64().map(EngineHash)
             );
-            let tokens = numbers(&want["token_ids"], |token| u32::try_from(token).unwrap());
+            let tokens = numbers(&expected["token_ids"], |token| {
+                u32::try_from(token).unwrap()
+            });
             assert_eq!(event.token_ids, WireTokens::Flat(tokens.clone()));
             assert_eq!(
                 u64::from(event.block_size),
-                want["block_size"].as_u64().unwrap()
+                expected["block_size"].as_u64().unwrap()
             );
-            assert_eq!(event.lora.id, want["lora_id"].as_i64());
-            assert_eq!(event.place.medium.as_deref(), names(&want["medium"]));
-            assert_eq!(event.lora.name.as_deref(), names(&want["lora_name"]));
-            assert_eq!(event.group.idx.map(u64::from), want["group_idx"].as_u64());
+            assert_eq!(event.lora.id, expected["lora_id"].as_i64());
+            assert_eq!(event.location.medium.as_deref(), names(&expected["medium"]));
+            assert_eq!(event.lora.name.as_deref(), names(&expected["lora_name"]));
+            assert_eq!(
+                event.group.idx.map(u64::from),
+                expected["group_idx"].as_u64()
+            );
             assert_eq!(
                 event.group.spec_kind.as_deref(),
-                names(&want["kv_cache_spec_kind"])
+                names(&expected["kv_cache_spec_kind"])
             );
-            assert_eq!(event.session_id.as_deref(), names(&want["session_id"]));
+            assert_eq!(event.session_id.as_deref(), names(&expected["session_id"]));
             let keys = event.extra_keys.as_ref().unwrap();
             let mut extra_keys = Vec::new();
-            for (keys, want) in keys.iter().zip(want["extra_keys"].as_array().unwrap()) {
+            for (keys, expected) in keys.iter().zip(expected["extra_keys"].as_array().unwrap()) {
                 let texts: Vec<String> = keys
                     .iter()
                     .map(|key| match key {
@@ -88,8 +93,8 @@ fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
                         other => panic!("{other:?}"),
                     })
                     .collect();
-                assert_eq!(texts.len(), want.as_array().map_or(0, Vec::len));
-                extra_keys.push(want.is_array().then_some(texts));
+                assert_eq!(texts.len(), expected.as_array().map_or(0, Vec::len));
+                extra_keys.push(expected.is_array().then_some(texts));
             }
             WireEvent::Stored(WireStored {
                 hashes: event
@@ -102,29 +107,32 @@ fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
                 block_size: event.block_size,
                 lora_id: None,
                 lora_name: None,
-                medium: event.place.medium.as_deref().map(String::from),
+                medium: event.location.medium.as_deref().map(String::from),
                 extra_keys: Some(extra_keys),
             })
         }
         VllmEvent::Removed(event) => {
-            assert_eq!(want["type"], "BlockRemoved");
+            assert_eq!(expected["type"], "BlockRemoved");
             assert_eq!(
                 event.block_hashes,
-                numbers(&want["block_hashes"], EngineHash)
+                numbers(&expected["block_hashes"], EngineHash)
             );
-            assert_eq!(event.place.medium.as_deref(), names(&want["medium"]));
-            assert_eq!(event.group_idx.map(u64::from), want["group_idx"].as_u64());
+            assert_eq!(event.location.medium.as_deref(), names(&expected["medium"]));
+            assert_eq!(
+                event.group_idx.map(u64::from),
+                expected["group_idx"].as_u64()
+            );
             WireEvent::Removed(WireRemoved {
                 hashes: event
                     .block_hashes
                     .iter()
                     .map(|hash| WireHash::from(hash.0))
                     .collect(),
-                medium: event.place.medium.as_deref().map(String::from),
+                medium: event.location.medium.as_deref().map(String::from),
             })
         }
         VllmEvent::Cleared => {
-            assert_eq!(want["type"], "AllBlocksCleared");
+            assert_eq!(expected["type"], "AllBlocksCleared");
             WireEvent::Cleared
         }
         VllmEvent::Unknown { tag } => panic!("unknown tag {tag}"),
@@ -144,17 +152,17 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
         assert_eq!(live.topic, line["topic"].as_str().unwrap().as_bytes());
 
         let batch = decode(live.payload).unwrap();
-        let want = line["batch"].as_array().unwrap();
+        let expected = line["batch"].as_array().unwrap();
         // The capture's text form of the time may be off in the last digit.
-        assert!((batch.ts.unwrap() - want[0].as_f64().unwrap()).abs() < 1e-6);
-        assert_eq!(batch.dp_rank.map(u64::from), want[2].as_u64());
-        let want = want[1].as_array().unwrap();
-        assert_eq!(batch.events.len(), want.len());
+        assert!((batch.ts.unwrap() - expected[0].as_f64().unwrap()).abs() < 1e-6);
+        assert_eq!(batch.dp_rank.map(u64::from), expected[2].as_u64());
+        let expected = expected[1].as_array().unwrap();
+        assert_eq!(batch.events.len(), expected.len());
         let events: Vec<WireEvent> = batch
             .events
             .iter()
-            .zip(want)
-            .map(|(event, want)| compare(event.as_ref().unwrap(), want))
+            .zip(expected)
+            .map(|(event, expected)| compare(event.as_ref().unwrap(), expected))
             .collect();
         for event in &events {
             kinds[match event {

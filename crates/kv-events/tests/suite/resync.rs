@@ -12,7 +12,7 @@ use kv_events::{
 /// Feeds an input; returns the actions, one word each: the number of an applied batch, `clear`,
 /// `hole`, or `from N` for a requested replay.
 fn on(sequencer: &mut Sequencer, input: Input<'_>) -> Vec<String> {
-    let word = |action| match action {
+    let label = |action| match action {
         Action::Apply(IndexUpdate::Removed(removed)) => removed.hashes[0].0.to_string(),
         other @ (Action::Apply(_) | Action::ApplyLabelled { .. } | Action::Envelope(_)) => {
             panic!("{other:?}")
@@ -24,7 +24,7 @@ fn on(sequencer: &mut Sequencer, input: Input<'_>) -> Vec<String> {
     sequencer
         .on(Moment::START, input)
         .into_iter()
-        .map(word)
+        .map(label)
         .collect()
 }
 

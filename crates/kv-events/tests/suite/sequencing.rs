@@ -13,7 +13,7 @@ use kv_events::{
 struct StreamUnderTest {
     sequencer: Sequencer,
     now: Moment,
-    life: u64,
+    epoch: u64,
 }
 
 #[derive(Debug, PartialEq)]
@@ -37,13 +37,13 @@ impl StreamUnderTest {
         Self {
             sequencer: Sequencer::new(settings),
             now: Moment::START,
-            life: 0,
+            epoch: 0,
         }
     }
 
     /// Returns a batch with one removal, which marks it.
     fn payload(&self, seq: u64) -> Vec<u8> {
-        let mark = self.life * 1000 + seq;
+        let mark = self.epoch * 1000 + seq;
         let removed = WireRemoved {
             hashes: vec![mark.into()],
             medium: None,
@@ -210,7 +210,7 @@ fn a_lower_number_is_a_restart() {
         for seq in 0..5 {
             stream.live(seq);
         }
-        stream.life = 1;
+        stream.epoch = 1;
         assert_eq!(stream.live(0), [Clear, Apply(1000)]);
         assert_eq!(stream.live(1), [Apply(1001)]);
         assert_eq!(
@@ -228,7 +228,7 @@ fn a_restart_with_missed_first_batches_is_replayed_from_its_start() {
     for seq in 0..5 {
         stream.live(seq);
     }
-    stream.life = 1;
+    stream.epoch = 1;
     assert_eq!(stream.live(2), [Clear, Replay(0)]);
     assert_eq!(stream.replayed(0), [Apply(1000)]);
     assert_eq!(stream.replayed(1), [Apply(1001)]);
@@ -271,7 +271,7 @@ fn a_restart_beyond_the_old_number_is_recognised_by_its_bytes() {
     stream.live(0);
     stream.live(1);
     stream.on(Input::Disconnected);
-    stream.life = 1;
+    stream.epoch = 1;
     assert_eq!(stream.on(Input::Connected), [Replay(1)]);
     assert_eq!(stream.replayed(1), [Clear, Replay(0)]);
     assert_eq!(stream.live(3), []);
@@ -294,7 +294,7 @@ fn a_restart_below_the_old_number_is_recognised_by_an_empty_answer() {
         stream.live(seq);
     }
     stream.on(Input::Disconnected);
-    stream.life = 1;
+    stream.epoch = 1;
     assert_eq!(stream.on(Input::Connected), [Replay(4)]);
     assert_eq!(stream.on(Input::ReplayEnd), [Replay(0)]);
     assert_eq!(stream.replayed(0), [Clear, Apply(1000)]);

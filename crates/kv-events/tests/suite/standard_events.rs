@@ -192,7 +192,7 @@ fn the_older_fields_are_signed_and_the_newer_ones_win() {
 #[test]
 #[contract("MC9")]
 fn a_store_is_placed_by_its_depth_or_by_its_parent() {
-    let place = |base: Value, parent: Value| {
+    let position_of = |base: Value, parent: Value| {
         let event = one(&stored(
             json!({"base_block_idx": base, "parent_hash": parent}),
         ));
@@ -205,27 +205,27 @@ fn a_store_is_placed_by_its_depth_or_by_its_parent() {
             other => panic!("{other:?}"),
         })
     };
-    assert_eq!(place(json!(0), json!(null)), Ok((Some(0), None)));
-    assert_eq!(place(json!(3), json!(null)), Ok((Some(3), None)));
-    assert_eq!(place(json!(null), json!("9")), Ok((None, Some(9))));
+    assert_eq!(position_of(json!(0), json!(null)), Ok((Some(0), None)));
+    assert_eq!(position_of(json!(3), json!(null)), Ok((Some(3), None)));
+    assert_eq!(position_of(json!(null), json!("9")), Ok((None, Some(9))));
     assert_eq!(
-        place(json!(null), json!(0)),
+        position_of(json!(null), json!(0)),
         Ok((None, Some(0))),
         "0 is a valid hash"
     );
     assert_eq!(
-        place(json!(0), json!(0)),
+        position_of(json!(0), json!(0)),
         Ok((Some(0), None)),
         "but at the beginning of a chain it means no parent"
     );
     assert!(
-        place(json!(null), json!(null))
+        position_of(json!(null), json!(null))
             .unwrap_err()
             .reason
             .contains("both missing")
     );
     assert!(
-        place(json!(0), json!(4))
+        position_of(json!(0), json!(4))
             .unwrap_err()
             .reason
             .contains("parent_hash is 4")
@@ -376,19 +376,19 @@ fn a_payload_that_is_no_event_list_is_refused_whole() {
 fn msgpack_is_a_batch_a_list_or_a_single_event() {
     let event = one(&stored(json!({}))).unwrap();
     let batch = encode_msgpack(&[event.clone(), event.clone()]);
-    let want = vec![Ok(event.clone()), Ok(event.clone())];
-    assert_eq!(decode_msgpack(&batch), Ok(want.clone()));
+    let expected = vec![Ok(event.clone()), Ok(event.clone())];
+    assert_eq!(decode_msgpack(&batch), Ok(expected.clone()));
     // In front: 0x93, a marker and an int64; behind: nil.
     let list = &batch[10..batch.len() - 1];
     assert_eq!(list[0], 0x92);
-    assert_eq!(decode_msgpack(list), Ok(want.clone()));
+    assert_eq!(decode_msgpack(list), Ok(expected.clone()));
     let alone = &encode_msgpack(std::slice::from_ref(&event))[11..];
     assert_eq!(
         decode_msgpack(&alone[..alone.len() - 1]),
         Ok(vec![Ok(event)])
     );
     let map = [&[0x82][..], b"\xa2ts\x07\xa6events", list].concat();
-    assert_eq!(decode_msgpack(&map), Ok(want));
+    assert_eq!(decode_msgpack(&map), Ok(expected));
     assert_eq!(decode_msgpack(&encode_msgpack(&[])), Ok(Vec::new()));
     assert_eq!(decode_msgpack(&[0x90]), Ok(Vec::new()));
 }

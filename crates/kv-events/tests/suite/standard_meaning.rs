@@ -81,19 +81,19 @@ fn namespace() -> Namespace {
 }
 
 fn apply(index: &KvIndex, event: &StandardEvent) {
-    let place = event.stream.namespace().unwrap();
+    let namespace = event.stream.namespace().unwrap();
     match to_hashed(event, XXH3).unwrap() {
         HashKeyedUpdate::Stored {
             parent,
             hashes,
             tier,
         } => {
-            index.store_hashes(TARGET, &place, parent, &hashes, tier);
+            index.store_hashes(TARGET, &namespace, parent, &hashes, tier);
         }
         HashKeyedUpdate::Removed { hashes, tier } => {
-            index.remove_hashes(TARGET, &place, &hashes, tier);
+            index.remove_hashes(TARGET, &namespace, &hashes, tier);
         }
-        HashKeyedUpdate::Cleared { tier } => index.clear_stream(TARGET, &place, tier),
+        HashKeyedUpdate::Cleared { tier } => index.clear_stream(TARGET, &namespace, tier),
     }
 }
 

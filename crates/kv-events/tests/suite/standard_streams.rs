@@ -18,13 +18,13 @@ fn stream(name: &str) -> StreamKey {
 }
 
 /// Returns an event whose content depends on its stream, its number and its publisher's life.
-fn event(name: &str, event_id: u64, life: u64) -> StandardEvent {
+fn event(name: &str, event_id: u64, epoch: u64) -> StandardEvent {
     StandardEvent {
         event_id,
         timestamp_ms: None,
         stream: stream(name),
         change: StandardChange::Removed {
-            seq_hashes: vec![event_id, life],
+            seq_hashes: vec![event_id, epoch],
             base_block_idx: None,
         },
         object_key: None,
@@ -33,12 +33,12 @@ fn event(name: &str, event_id: u64, life: u64) -> StandardEvent {
 
 /// Formats an output: events by number, `H` for a hole, `R` for a restart.
 fn short(out: &[StreamOutput]) -> String {
-    let word = |ordered: &StreamOutput| match ordered {
+    let label = |ordered: &StreamOutput| match ordered {
         StreamOutput::Event(event) => event.event_id.to_string(),
         StreamOutput::Hole(_) => "H".into(),
         StreamOutput::Restarted(_) => "R".into(),
     };
-    out.iter().map(word).collect::<Vec<_>>().join(" ")
+    out.iter().map(label).collect::<Vec<_>>().join(" ")
 }
 
 fn at(ms: u64) -> Moment {
@@ -75,13 +75,13 @@ fn an_early_event_waits_for_the_events_before_it() {
     assert_eq!(world.counts().waiting, 2);
     assert_eq!(world.a(6), "6 7 8");
     assert_eq!(world.a(9), "9");
-    let want = OrderingCounts {
+    let expected = OrderingCounts {
         streams: 1,
         delivered: 5,
         early: 2,
         ..OrderingCounts::default()
     };
-    assert_eq!(world.counts(), want);
+    assert_eq!(world.counts(), expected);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn each_of_the_eight_dimensions_identifies_a_stream() {
 #[test]
 fn a_restarted_stream_is_distinguished_from_a_repetition() {
     let mut world = StreamsFixture::new();
-    let mut again = |id, life| short(&world.0.take(at(0), event("a", id, life)));
+    let mut again = |id, epoch| short(&world.0.take(at(0), event("a", id, epoch)));
     for id in 0..10 {
         again(id, 1);
     }
@@ -382,8 +382,8 @@ proptest! {
         for (_, number) in arrivals {
             out.extend(streams.take(at(0), event("a", first + number, 1)));
         }
-        let want: Vec<_> = (first..).take(delays.len()).map(|id| id.to_string()).collect();
-        prop_assert_eq!(short(&out), want.join(" "));
+        let expected: Vec<_> = (first..).take(delays.len()).map(|id| id.to_string()).collect();
+        prop_assert_eq!(short(&out), expected.join(" "));
         prop_assert_eq!(streams.counts().waiting, 0);
         prop_assert_eq!(streams.counts().duplicates, delays.iter().filter(|(_, twice)| *twice).count() as u64);
     }
@@ -398,10 +398,10 @@ proptest! {
         let mut streams = StandardStreams::new(settings);
         let mut last: std::collections::BTreeMap<StreamKey, u64> = std::collections::BTreeMap::new();
         let (mut now, mut broken) = (0, std::collections::BTreeSet::new());
-        for (name, id, life, wait) in &arrivals {
+        for (name, id, epoch, wait) in &arrivals {
             now += wait;
             let mut out = streams.tick(at(now));
-            out.extend(streams.take(at(now), event(["a", "b", "c"][usize::from(*name)], *id, *life)));
+            out.extend(streams.take(at(now), event(["a", "b", "c"][usize::from(*name)], *id, *epoch)));
             for ordered in out {
                 match ordered {
                     StreamOutput::Event(event) => {

@@ -65,9 +65,9 @@ fn batches_of_a_store_add_tiers_to_known_blocks() {
     };
     assert_eq!(opaque, [Action::Apply(IndexUpdate::Named(named))]);
 
-    let gone = live(&mut store, 2, &fixture("mooncake_master_removed.msgpack"));
+    let removed = live(&mut store, 2, &fixture("mooncake_master_removed.msgpack"));
     assert_eq!(
-        gone,
+        removed,
         [Action::Apply(IndexUpdate::Removed(RemovedBlocks {
             hashes: vec![KEY],
             tier: Tier::Host

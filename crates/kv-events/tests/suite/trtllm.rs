@@ -96,11 +96,11 @@ fn stored_blocks_have_their_tokens_and_their_parent() {
     let root = stored(Value::Null, &[block(u64::MAX, 0..4), block(2, 4..8)]);
     let child = stored(json!(2), &[block(3, 8..12)]);
     let updates = engine.updates(&[event(0, created()), event(1, root), event(2, child)]);
-    let want = [
+    let expected = [
         store_of(&[u64::MAX, 2], None, 0..8, Tier::Device),
         store_of(&[3], Some(2), 8..12, Tier::Device),
     ];
-    assert_eq!(updates, want);
+    assert_eq!(updates, expected);
     assert_eq!(
         engine.updates(&[]),
         [],
@@ -110,13 +110,13 @@ fn stored_blocks_have_their_tokens_and_their_parent() {
         engine.updates(&[event(3, removed(&[3]))]),
         [removal_of(3, Tier::Device)]
     );
-    let want = TrtCounts {
+    let expected = TrtCounts {
         events: 4,
         applied: 3,
         no_effect: 1,
         ..TrtCounts::default()
     };
-    assert_eq!(engine.counts(), want);
+    assert_eq!(engine.counts(), expected);
 }
 
 #[test]
@@ -195,11 +195,11 @@ fn blocks_of_one_event_in_two_tiers_are_two_updates() {
     let mut below = block(3, 8..12);
     below["cache_level"] = json!(1);
     let data = stored(Value::Null, &[block(1, 0..4), block(2, 4..8), below]);
-    let want = [
+    let expected = [
         store_of(&[1, 2], None, 0..8, Tier::Device),
         store_of(&[3], Some(2), 8..12, Tier::Host),
     ];
-    assert_eq!(engine.updates(&[event(0, data)]), want);
+    assert_eq!(engine.updates(&[event(0, data)]), expected);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn every_rank_has_its_own_numbers() {
     };
     let actions = engine.take(&[of(0, 0), of(1, 0), of(0, 1), of(1, 1), of(1, 9)]);
     let (zero, one) = (Some(0), Some(1));
-    let want = [
+    let expected = [
         ("apply", zero),
         ("apply", one),
         ("apply", zero),
@@ -352,7 +352,7 @@ fn every_rank_has_its_own_numbers() {
         ("clear", one),
         ("apply", one),
     ];
-    assert_eq!(ranks(actions), want);
+    assert_eq!(ranks(actions), expected);
     // A hostile list cannot create unbounded ranks.
     let many: Vec<_> = (2..3_000).map(|rank| of(rank, 0)).collect();
     assert_eq!(engine.take(&many).len(), 1_022);

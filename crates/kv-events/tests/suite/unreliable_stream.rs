@@ -108,7 +108,7 @@ struct UnreliableWorld {
     /// The batches of this life, each with a unique mark.
     published: Vec<u64>,
     /// Number of them that the publisher keeps.
-    kept: usize,
+    retained: usize,
     marks: u64,
     sequencer: Sequencer,
     now: Moment,
@@ -126,7 +126,7 @@ struct UnreliableWorld {
 }
 
 impl UnreliableWorld {
-    fn new(max_pending_batches: usize, queue: OverflowMode, kept: usize) -> Self {
+    fn new(max_pending_batches: usize, queue: OverflowMode, retained: usize) -> Self {
         let settings = SequencerSettings {
             replay: true,
             max_pending_batches,
@@ -134,7 +134,7 @@ impl UnreliableWorld {
         };
         let mut world = Self {
             published: Vec::new(),
-            kept,
+            retained,
             marks: 0,
             sequencer: Sequencer::new(settings),
             now: Moment::START,
@@ -168,7 +168,7 @@ impl UnreliableWorld {
                 }
                 Action::Loss => {
                     assert!(
-                        self.had_nothing || self.kept < usize::MAX,
+                        self.had_nothing || self.retained < usize::MAX,
                         "the publisher still has every batch"
                     );
                 }
@@ -178,10 +178,10 @@ impl UnreliableWorld {
                         self.answer.is_none() || gives_up,
                         "an answer is abandoned only for its content"
                     );
-                    let gone = self.published.len().saturating_sub(self.kept);
-                    self.had_beginning = gone == 0;
-                    let kept = (0..).zip(self.published.iter().copied()).skip(gone);
-                    let all: Vec<_> = kept.filter(|(seq, _)| *seq >= from).collect();
+                    let dropped = self.published.len().saturating_sub(self.retained);
+                    self.had_beginning = dropped == 0;
+                    let retained = (0..).zip(self.published.iter().copied()).skip(dropped);
+                    let all: Vec<_> = retained.filter(|(seq, _)| *seq >= from).collect();
                     self.had_nothing = self.published.is_empty();
                     let ends = self.queue.takes(all.len());
                     let taken = all
@@ -281,7 +281,7 @@ impl UnreliableWorld {
     }
 
     /// One more batch arrives and every replay is answered to its end, including retried ones.
-    fn settle(&mut self) {
+    fn quiesce(&mut self) {
         self.step(StreamStep::Publish);
         loop {
             while self.answer.is_some() {
@@ -319,7 +319,7 @@ fn survives(mut world: UnreliableWorld, steps: Vec<StreamStep>) -> Result<(), Te
             world.applied
         );
     }
-    world.settle();
+    world.quiesce();
     prop_assert_eq!(&world.applied, &world.published);
     prop_assert_eq!(world.sequencer.state(), StreamState::Live);
     prop_assert_eq!(world.sequencer.counts().lost_batches, 0);
@@ -362,21 +362,21 @@ proptest! {
     fn batches_no_longer_kept_stay_applied_and_the_others_end_in_order(
         steps in vec(short_step(), 0..60),
         max_pending in 1..8_usize,
-        kept in 1..8_usize,
+        retained in 1..8_usize,
     ) {
         let broken = steps.iter().any(|step| matches!(step, StreamStep::BreakOff | StreamStep::Reconnect(_)));
-        let mut world = UnreliableWorld::new(max_pending, OverflowMode::ENDLESS, kept);
+        let mut world = UnreliableWorld::new(max_pending, OverflowMode::ENDLESS, retained);
         for step in steps {
             world.step(step);
         }
-        world.settle();
+        world.quiesce();
         // A batch that was applied again counts at its last position.
         let mut seen = BTreeSet::new();
         let last: Vec<_> = world.applied.iter().rev().filter(|mark| seen.insert(**mark)).copied().collect();
         let in_order = |marks: &[u64]| marks.windows(2).all(|two| two[0] > two[1]);
-        let kept: Vec<_> = world.published.iter().rev().take(kept).copied().collect();
-        let kept_last: Vec<_> = last.iter().filter(|mark| kept.contains(mark)).copied().collect();
-        prop_assert_eq!(kept_last, kept, "{:?}", &world.applied);
+        let retained: Vec<_> = world.published.iter().rev().take(retained).copied().collect();
+        let retained_last: Vec<_> = last.iter().filter(|mark| retained.contains(mark)).copied().collect();
+        prop_assert_eq!(retained_last, retained, "{:?}", &world.applied);
         // The rest of an answer that broke off may be dropped when it is requested again: it is
         // lost, as any batch.
         prop_assert!(broken || in_order(&last), "{:?}", world.applied);

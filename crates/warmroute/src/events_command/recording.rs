@@ -121,7 +121,7 @@ fn stored(event: &BlockStored) -> Value {
         "token_ids": tokens,
         "block_size": event.block_size,
         "lora_id": event.lora.id,
-        "medium": event.place.medium,
+        "medium": event.location.medium,
         "lora_name": event.lora.name,
         "extra_keys": event.extra_keys.as_ref().map(|blocks| blocks.iter().map(|keys| extra(keys)).collect::<Vec<_>>()),
     }));
@@ -132,8 +132,8 @@ fn stored(event: &BlockStored) -> Value {
             "kv_cache_spec_sliding_window",
             event.group.sliding_window.map(Value::from),
         ),
-        ("locality", text(event.place.locality.as_deref())),
-        ("ownership", text(event.place.ownership.as_deref())),
+        ("locality", text(event.location.locality.as_deref())),
+        ("ownership", text(event.location.ownership.as_deref())),
         ("session_id", text(event.session_id.as_deref())),
         (
             "lookahead_token_ids",
@@ -153,12 +153,12 @@ fn removed(event: &BlockRemoved) -> Value {
     let mut fields = object(json!({
         "type": "BlockRemoved",
         "block_hashes": event.block_hashes.iter().map(|hash| hash.0).collect::<Vec<_>>(),
-        "medium": event.place.medium,
+        "medium": event.location.medium,
     }));
     for (name, value) in [
         ("group_idx", event.group_idx.map(Value::from)),
-        ("locality", text(event.place.locality.as_deref())),
-        ("ownership", text(event.place.ownership.as_deref())),
+        ("locality", text(event.location.locality.as_deref())),
+        ("ownership", text(event.location.ownership.as_deref())),
     ] {
         fields.extend(value.map(|value| (name.to_owned(), value)));
     }

@@ -60,12 +60,12 @@ pub(super) async fn run(args: &RelayArgs) -> io::Result<CommandEnd> {
         .map_err(|error| io::Error::other(error.to_string()))?;
     let RelayCounts {
         published,
-        let_go,
+        dropped,
         too_large,
         not_relayable,
     } = counts;
     output::err(&format!(
-        "warmroute events: {published} messages relayed; let go: {let_go} while nats was away or slow, {too_large} above its \
+        "warmroute events: {published} messages relayed; let go: {dropped} while nats was away or slow, {too_large} above its \
          limit, {not_relayable} not relayable"
     ));
     Ok(CommandEnd::Stopped(stop))

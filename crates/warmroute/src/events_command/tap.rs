@@ -180,13 +180,13 @@ fn engine(event: &VllmEvent) -> EventSummary {
             "stored",
             event.block_hashes.len(),
             event.token_ids.len(),
-            medium(&event.place.medium),
+            medium(&event.location.medium),
         ),
         VllmEvent::Removed(event) => (
             "removed",
             event.block_hashes.len(),
             0,
-            medium(&event.place.medium),
+            medium(&event.location.medium),
         ),
         VllmEvent::Cleared => ("cleared", 0, 0, None),
         VllmEvent::Unknown { tag } => {

@@ -78,7 +78,7 @@ pub struct RelayCounts {
     /// Published to NATS.
     pub published: u64,
     /// Dropped because NATS was unreachable or slow.
-    pub let_go: u64,
+    pub dropped: u64,
     /// Larger than the server accepts, in replays too.
     pub too_large: u64,
     /// Without a number, or with frames or a topic that cannot be relayed.
@@ -94,8 +94,8 @@ struct RelayCounters {
 
 impl RelayCounters {
     /// Increments a counter and returns its value before.
-    fn count(tally: &AtomicU64) -> u64 {
-        tally.fetch_add(1, Ordering::Relaxed)
+    fn count(counter: &AtomicU64) -> u64 {
+        counter.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -103,33 +103,33 @@ impl RelayCounters {
 pub struct NatsRelay {
     spec: RelaySpec,
     clock: Clock,
-    tell: Box<dyn Fn(RelayNotice) + Send + Sync>,
+    notify: Box<dyn Fn(RelayNotice) + Send + Sync>,
     outbox: Mutex<Outbox>,
     filled: Notify,
     overflowing: AtomicBool,
     /// The dropped messages that were already reported.
-    let_go_told: AtomicU64,
-    tallies: Arc<RelayCounters>,
+    dropped_reported: AtomicU64,
+    counters: Arc<RelayCounters>,
     /// The client of the current connection to NATS.
     client: Mutex<Option<Client>>,
 }
 
 impl NatsRelay {
-    /// Creates a relay that reports notices for the operator to `tell`.
+    /// Creates a relay that reports notices for the operator to `notify`.
     pub fn new(
         spec: RelaySpec,
         clock: Clock,
-        tell: impl Fn(RelayNotice) + Send + Sync + 'static,
+        notify: impl Fn(RelayNotice) + Send + Sync + 'static,
     ) -> Self {
         Self {
             spec,
             clock,
-            tell: Box::new(tell),
+            notify: Box::new(notify),
             outbox: Mutex::new(Outbox::new(OUTBOX)),
             filled: Notify::new(),
             overflowing: AtomicBool::new(false),
-            let_go_told: AtomicU64::new(0),
-            tallies: Arc::default(),
+            dropped_reported: AtomicU64::new(0),
+            counters: Arc::default(),
             client: Mutex::default(),
         }
     }
@@ -158,31 +158,31 @@ impl NatsRelay {
     }
 
     fn counts(&self) -> RelayCounts {
-        let of = |tally: &AtomicU64| tally.load(Ordering::Relaxed);
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RelayCounts {
-            published: of(&self.tallies.published),
-            let_go: self.outbox.lock().dropped(),
-            too_large: of(&self.tallies.too_large),
-            not_relayable: of(&self.tallies.not_relayable),
+            published: of(&self.counters.published),
+            dropped: self.outbox.lock().dropped(),
+            too_large: of(&self.counters.too_large),
+            not_relayable: of(&self.counters.not_relayable),
         }
     }
 
     /// Returns the engine's connection state as announced to readers. Requests are answered
     /// according to it.
-    fn told(&self) -> EngineLinkNote {
+    fn link_note(&self) -> EngineLinkNote {
         self.outbox.lock().announced_state()
     }
 
     /// Reads all messages of the publisher's socket.
     async fn read(&self, mut sub: Sub) -> std::convert::Infallible {
         let mut newest = None;
-        let mut said: Option<String> = None;
+        let mut last_reported: Option<String> = None;
         loop {
             match sub.next().await {
                 SubEvent::Connected { peer } => {
                     newest = Some(peer);
-                    said = None;
-                    (self.tell)(RelayNotice::EngineConnected(self.spec.endpoint.clone()));
+                    last_reported = None;
+                    (self.notify)(RelayNotice::EngineConnected(self.spec.endpoint.clone()));
                     self.push(OutboxItem::Note(EngineLinkNote::Connected));
                 }
                 // Where several publishers connect, only the newest is relayed.
@@ -193,19 +193,19 @@ impl NatsRelay {
                         newest = None;
                         self.push(OutboxItem::Note(EngineLinkNote::Disconnected));
                     }
-                    self.report_lost(reason, &mut said);
+                    self.report_lost(reason, &mut last_reported);
                 }
-                SubEvent::Unreachable { reason } => self.report_lost(reason, &mut said),
+                SubEvent::Unreachable { reason } => self.report_lost(reason, &mut last_reported),
             }
             // Reading from a buffer never awaits, and the publication runs in the same task.
             tokio::task::coop::consume_budget().await;
         }
     }
 
-    fn report_lost(&self, reason: String, said: &mut Option<String>) {
-        if said.as_ref() != Some(&reason) {
-            *said = Some(reason.clone());
-            (self.tell)(RelayNotice::EngineLost {
+    fn report_lost(&self, reason: String, last_reported: &mut Option<String>) {
+        if last_reported.as_ref() != Some(&reason) {
+            *last_reported = Some(reason.clone());
+            (self.notify)(RelayNotice::EngineLost {
                 endpoint: self.spec.endpoint.clone(),
                 reason,
             });
@@ -234,8 +234,8 @@ impl NatsRelay {
     }
 
     fn not_relayable(&self, reason: String) {
-        if RelayCounters::count(&self.tallies.not_relayable) == 0 {
-            (self.tell)(RelayNotice::NotRelayable(reason));
+        if RelayCounters::count(&self.counters.not_relayable) == 0 {
+            (self.notify)(RelayNotice::NotRelayable(reason));
         }
     }
 
@@ -247,7 +247,7 @@ impl NatsRelay {
             outbox.dropped() > before
         };
         if overflows && !self.overflowing.swap(true, Ordering::Relaxed) {
-            (self.tell)(RelayNotice::Overflowing);
+            (self.notify)(RelayNotice::Overflowing);
         }
         self.filled.notify_one();
     }
@@ -263,21 +263,21 @@ impl NatsRelay {
             name: "warmroute events relay".to_owned(),
         };
         let mut backoff = backoff::reconnects();
-        let mut said: Option<String> = None;
+        let mut last_reported: Option<String> = None;
         loop {
             let started = self.clock.now();
             match dial.open().await {
                 Ok(link) => {
-                    said = None;
+                    last_reported = None;
                     self.use_link(link).await;
                     self.client.lock().take();
-                    (self.tell)(RelayNotice::NatsLost(dial.server.clone()));
+                    (self.notify)(RelayNotice::NatsLost(dial.server.clone()));
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    if said.as_ref() != Some(&reason) {
-                        said = Some(reason.clone());
-                        (self.tell)(RelayNotice::NatsUnreachable(reason));
+                    if last_reported.as_ref() != Some(&reason) {
+                        last_reported = Some(reason.clone());
+                        (self.notify)(RelayNotice::NatsUnreachable(reason));
                     }
                 }
             }
@@ -304,7 +304,7 @@ impl NatsRelay {
         {
             return;
         }
-        (self.tell)(RelayNotice::Relaying(self.spec.to.clone()));
+        (self.notify)(RelayNotice::Relaying(self.spec.to.clone()));
         tokio::select! {
             () = self.watch(&mut link) => {}
             () = self.empty(&client) => {}
@@ -313,11 +313,11 @@ impl NatsRelay {
     }
 
     async fn watch(&self, link: &mut NatsConnection) {
-        let mut said: Option<String> = None;
+        let mut last_reported: Option<String> = None;
         while let ConnectionEvent::Fault(reason) = link.next().await {
-            if said.as_ref() != Some(&reason) {
-                said = Some(reason.clone());
-                (self.tell)(RelayNotice::NatsFault(reason));
+            if last_reported.as_ref() != Some(&reason) {
+                last_reported = Some(reason.clone());
+                (self.notify)(RelayNotice::NatsFault(reason));
             }
         }
     }
@@ -329,8 +329,8 @@ impl NatsRelay {
             let Some(item) = next else {
                 if self.overflowing.swap(false, Ordering::Relaxed) {
                     let ever = self.outbox.lock().dropped();
-                    let messages = ever - self.let_go_told.swap(ever, Ordering::Relaxed);
-                    (self.tell)(RelayNotice::LetGo { messages });
+                    let messages = ever - self.dropped_reported.swap(ever, Ordering::Relaxed);
+                    (self.notify)(RelayNotice::Dropped { messages });
                 }
                 self.filled.notified().await;
                 continue;
@@ -365,12 +365,12 @@ impl NatsRelay {
             .await;
         match sent {
             Ok(()) if is_batch => {
-                RelayCounters::count(&self.tallies.published);
+                RelayCounters::count(&self.counters.published);
             }
             Ok(()) => {}
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                if RelayCounters::count(&self.tallies.too_large) == 0 {
-                    (self.tell)(RelayNotice::TooLarge {
+                if RelayCounters::count(&self.counters.too_large) == 0 {
+                    (self.notify)(RelayNotice::TooLarge {
                         bytes,
                         limit: client.max_payload(),
                     });

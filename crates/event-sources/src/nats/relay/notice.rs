@@ -30,7 +30,7 @@ pub enum RelayNotice {
     /// The outbox is full and drops its oldest messages.
     Overflowing,
     /// The outbox is empty again.
-    LetGo {
+    Dropped {
         /// Messages dropped meanwhile.
         messages: u64,
     },
@@ -58,7 +58,7 @@ impl fmt::Display for RelayNotice {
             Self::Overflowing => f.write_str(
                 "nats takes less than is published: the oldest waiting messages are let go",
             ),
-            Self::LetGo { messages } => write!(
+            Self::Dropped { messages } => write!(
                 f,
                 "{messages} messages were let go; readers see what is missing"
             ),

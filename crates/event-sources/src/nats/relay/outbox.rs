@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::nats::wire::EngineLinkNote;
 
 /// Cost of a message besides its payload.
-const PLACE: usize = 128;
+const ENTRY_BYTES: usize = 128;
 
 /// Something to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub(super) enum OutboxItem {
 impl OutboxItem {
     fn bytes(&self) -> usize {
         match self {
-            Self::Note(_) => PLACE,
-            Self::Batch { topic, payload, .. } => PLACE + topic.len() + payload.len(),
+            Self::Note(_) => ENTRY_BYTES,
+            Self::Batch { topic, payload, .. } => ENTRY_BYTES + topic.len() + payload.len(),
         }
     }
 }
@@ -44,7 +44,7 @@ pub(super) struct Outbox {
     before: EngineLinkNote,
     /// Whether that state must be announced before the first item.
     gap_pending: bool,
-    let_go: u64,
+    dropped: u64,
 }
 
 impl Outbox {
@@ -55,7 +55,7 @@ impl Outbox {
             max_bytes,
             before: EngineLinkNote::Disconnected,
             gap_pending: true,
-            let_go: 0,
+            dropped: 0,
         }
     }
 
@@ -66,7 +66,7 @@ impl Outbox {
         while self.bytes > self.max_bytes && self.items.len() > 1 {
             match self.take_first() {
                 Some(OutboxItem::Note(_)) => self.gap_pending = true,
-                Some(OutboxItem::Batch { .. }) => self.let_go += 1,
+                Some(OutboxItem::Batch { .. }) => self.dropped += 1,
                 None => {}
             }
         }
@@ -106,7 +106,7 @@ impl Outbox {
 
     /// Returns the total of dropped messages.
     pub(super) fn dropped(&self) -> u64 {
-        self.let_go
+        self.dropped
     }
 }
 

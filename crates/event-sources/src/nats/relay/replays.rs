@@ -10,7 +10,7 @@ use tokio::{task::JoinSet, time::timeout};
 use zmtp::{Dealer, Endpoint, Limits};
 
 use super::{NatsRelay, RelayCounters};
-use crate::nats::wire::{self, EngineLinkNote, KNOCK};
+use crate::nats::wire::{self, EngineLinkNote, PING_SEQ};
 
 /// Most concurrent replays. More would only make each slower; a refused reader requests again.
 const AT_ONCE: usize = 4;
@@ -39,11 +39,11 @@ pub(super) async fn serve(relay: &NatsRelay, client: &Client, mut requests: Subs
         let answer = |headers| client.publish_with_headers(inbox.clone(), headers, Bytes::new());
         let refusal = match wire::request(&request.payload) {
             Err(error) => error.to_string(),
-            Ok(KNOCK) if relay.told() == EngineLinkNote::Connected => {
+            Ok(PING_SEQ) if relay.link_note() == EngineLinkNote::Connected => {
                 let _ = answer(wire::end_headers()).await;
                 continue;
             }
-            Ok(KNOCK) => format!(
+            Ok(PING_SEQ) => format!(
                 "it is not connected to the engine at {}",
                 relay.spec.endpoint
             ),
@@ -52,12 +52,12 @@ pub(super) async fn serve(relay: &NatsRelay, client: &Client, mut requests: Subs
             }
             Ok(from) => match &relay.spec.replay_endpoint {
                 Some(endpoint) => {
-                    let (client, tallies) = (client.clone(), Arc::clone(&relay.tallies));
+                    let (client, counters) = (client.clone(), Arc::clone(&relay.counters));
                     let replaying = ActiveReplay {
                         client,
                         inbox,
                         endpoint: endpoint.clone(),
-                        tallies,
+                        counters,
                     };
                     running.spawn(replaying.run(from));
                     continue;
@@ -83,34 +83,34 @@ struct ActiveReplay {
     client: Client,
     inbox: String,
     endpoint: Endpoint,
-    tallies: Arc<RelayCounters>,
+    counters: Arc<RelayCounters>,
 }
 
 impl ActiveReplay {
     async fn run(self, from: u64) {
-        let told = match timeout(LONGEST, self.relay(from)).await {
+        let failure = match timeout(LONGEST, self.relay(from)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("{}: {error}", self.endpoint),
             Err(_) => format!("{}: the answer took more than {LONGEST:?}", self.endpoint),
         };
-        let _ = self.send(wire::error_headers(&told), Bytes::new()).await;
+        let _ = self.send(wire::error_headers(&failure), Bytes::new()).await;
     }
 
     async fn relay(&self, from: u64) -> Result<(), String> {
-        let said = |error: zmtp::Disconnect| error.to_string();
+        let describe = |error: zmtp::Disconnect| error.to_string();
         let mut dealer = Dealer::connect(&self.endpoint, Limits::default(), PATIENCE)
             .await
-            .map_err(said)?;
+            .map_err(describe)?;
         dealer
             .send(&frames::replay_request(from))
             .await
-            .map_err(said)?;
+            .map_err(describe)?;
         loop {
             let silent = |_| format!("nothing came for {PATIENCE:?}");
             let message = timeout(PATIENCE, dealer.recv())
                 .await
                 .map_err(silent)?
-                .map_err(said)?;
+                .map_err(describe)?;
             let ReplayFrame::Batch { seq, payload } =
                 frames::replay(&message).map_err(|error| error.to_string())?
             else {
@@ -145,7 +145,7 @@ impl ActiveReplay {
         {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                RelayCounters::count(&self.tallies.too_large);
+                RelayCounters::count(&self.counters.too_large);
                 Ok(())
             }
             Err(error) => Err(error.to_string()),

@@ -111,10 +111,10 @@ pub(crate) fn session() -> Vec<RecordedBatch> {
 
 /// Returns the engine's answer to a replay request for everything, as a DEALER received it.
 pub(crate) fn recorded_answer() -> Vec<Vec<Vec<u8>>> {
-    let asked = |line: &Value| {
+    let is_request = |line: &Value| {
         line["kind"] == "replay" && line["sent"] == serde_json::json!(["", "AAAAAAAAAAA="])
     };
-    let line = lines().into_iter().find(asked).unwrap();
+    let line = lines().into_iter().find(is_request).unwrap();
     line["received"]
         .as_array()
         .unwrap()
@@ -216,25 +216,25 @@ impl ImpliedBlocks {
     /// Asserts that the index holds at least the set and at most the counter, so exactly both where
     /// they agree.
     pub(crate) fn agrees_with(&self, index: &KvIndex, report: &StreamReport) {
-        let held = memberships(index);
+        let resident = memberships(index);
         let (least, most) = (self.as_set(), self.as_counter());
         assert!(
-            held.is_superset(&least),
+            resident.is_superset(&least),
             "not held after {report:?}: {:?}",
-            &least - &held
+            &least - &resident
         );
         assert!(
-            held.is_subset(&most),
+            resident.is_subset(&most),
             "held after {report:?}: {:?}",
-            &held - &most
+            &resident - &most
         );
     }
 }
 
 /// Returns all memberships of the index.
 pub(crate) fn memberships(index: &KvIndex) -> BTreeSet<RecordedBlock> {
-    let mut place = DumpCursor::default();
-    let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();
+    let mut cursor = DumpCursor::default();
+    let rows = std::iter::from_fn(|| index.dump(&mut cursor)).flatten();
     rows.map(|row| (row.namespace.salt.as_deref().map(String::from), row.hash))
         .collect()
 }

@@ -30,7 +30,7 @@ pub(crate) struct RelayedEngine {
     pub(crate) replay: Endpoint,
     ports: Arc<[ReservedPort; 2]>,
     history: BatchHistory,
-    asked: Arc<AtomicU32>,
+    requests: Arc<AtomicU32>,
     answering: JoinHandle<()>,
 }
 
@@ -45,14 +45,14 @@ impl RelayedEngine {
         let (publisher, endpoint) = publisher(&endpoint).await;
         let (mut router, replay) = bound(&replay).await;
         let history = BatchHistory::default();
-        let (kept, asked) = (Arc::clone(&history), Arc::new(AtomicU32::new(0)));
-        let count = Arc::clone(&asked);
+        let (batches, requests) = (Arc::clone(&history), Arc::new(AtomicU32::new(0)));
+        let count = Arc::clone(&requests);
         let answering = tokio::spawn(async move {
             loop {
                 let (peer, request) = router.recv().await;
                 let from = frames::parse_replay_request(&request).unwrap();
                 count.fetch_add(1, Ordering::Relaxed);
-                let batches: Vec<_> = kept
+                let batches: Vec<_> = batches
                     .lock()
                     .unwrap()
                     .iter()
@@ -78,7 +78,7 @@ impl RelayedEngine {
             replay,
             ports,
             history,
-            asked,
+            requests,
             answering,
         }
     }
@@ -123,8 +123,8 @@ impl RelayedEngine {
             .unwrap();
     }
 
-    pub(crate) fn times_asked(&self) -> u32 {
-        self.asked.load(Ordering::Relaxed)
+    pub(crate) fn request_count(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
     }
 }
 
@@ -274,8 +274,8 @@ pub(crate) async fn until_reported(
 ) -> event_sources::StreamReport {
     let what = format!("holding {blocks:?} since batch {last_seq}");
     reader
-        .until(&what, |report, held| {
-            report.last_seq == Some(last_seq) && held == blocks
+        .until(&what, |report, resident| {
+            report.last_seq == Some(last_seq) && resident == blocks
         })
         .await
 }

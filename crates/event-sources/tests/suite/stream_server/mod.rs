@@ -62,9 +62,9 @@ impl StreamServer {
 
     /// The next connection, with the reply head of an event stream sent.
     pub(crate) async fn streaming(&self) -> ReceivedRequest {
-        let mut asked = self.next_request().await;
-        asked.send(HEAD).await;
-        asked
+        let mut request = self.next_request().await;
+        request.send(HEAD).await;
+        request
     }
 }
 
@@ -130,7 +130,7 @@ impl Watcher {
     }
 
     /// Returns the prefixes of `0..16` that the backend holds, with their token counts.
-    pub(crate) fn held(&self) -> Vec<(u8, u32)> {
+    pub(crate) fn resident(&self) -> Vec<(u8, u32)> {
         let now = Clock::system().now();
         let tokens = |n: u8| {
             let holders = self
@@ -145,13 +145,13 @@ impl Watcher {
     pub(crate) async fn until(
         &self,
         what: &str,
-        looks: impl Fn(&StreamReport, &[(u8, u32)]) -> bool,
+        matches_report: impl Fn(&StreamReport, &[(u8, u32)]) -> bool,
     ) -> StreamReport {
         let mut changes = self.source.changes();
         let wait = async {
             loop {
                 let report = self.source.report();
-                if looks(&report, &self.held()) {
+                if matches_report(&report, &self.resident()) {
                     return report;
                 }
                 changes.changed().await.unwrap();
@@ -162,14 +162,16 @@ impl Watcher {
             Err(_) => panic!(
                 "{what} never came: {:?}, held {:?}",
                 self.source.report(),
-                self.held()
+                self.resident()
             ),
         }
     }
 
-    pub(crate) async fn until_held(&self, prefixes: &[(u8, u32)]) -> StreamReport {
-        self.until(&format!("holding {prefixes:?}"), |_, held| held == prefixes)
-            .await
+    pub(crate) async fn until_resident(&self, prefixes: &[(u8, u32)]) -> StreamReport {
+        self.until(&format!("holding {prefixes:?}"), |_, resident| {
+            resident == prefixes
+        })
+        .await
     }
 }
 

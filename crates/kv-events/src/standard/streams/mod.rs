@@ -137,7 +137,7 @@ impl StandardStreams {
                 totals.counts.restarts += 1;
                 totals.counts.late += stream.waiting_events() as u64;
                 totals.out.push(StreamOutput::Restarted(key));
-                stream.begin_again(id);
+                stream.restart(id);
                 stream.deliver(now, id, event, &mut totals);
             }
         }

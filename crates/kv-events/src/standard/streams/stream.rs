@@ -54,7 +54,7 @@ impl StandardStream {
     }
 
     /// Starts over for another life of the publisher.
-    pub(super) fn begin_again(&mut self, first: u64) {
+    pub(super) fn restart(&mut self, first: u64) {
         *self = Self {
             was_refused: self.was_refused,
             ..Self::new(first, self.used)
@@ -98,15 +98,15 @@ impl StandardStream {
         event: Option<StandardEvent>,
         totals: &mut OrderedOutput<'_>,
     ) {
-        self.give_out(id, event, totals);
+        self.emit(id, event, totals);
         while let Some(event) = self.waiting.remove(&self.next) {
             self.waiting_bytes -= event.as_ref().map_or(0, weight);
-            self.give_out(self.next, event, totals);
+            self.emit(self.next, event, totals);
         }
         self.since = now;
     }
 
-    fn give_out(&mut self, id: u64, event: Option<StandardEvent>, totals: &mut OrderedOutput<'_>) {
+    fn emit(&mut self, id: u64, event: Option<StandardEvent>, totals: &mut OrderedOutput<'_>) {
         self.next = id.saturating_add(1);
         self.any_later = false;
         let Some(mut event) = event else { return };

@@ -34,16 +34,16 @@ const CPU: &str = "CPU";
 type BlockPath = Vec<u8>;
 
 /// The content of a cache: tier, adapter, salt, sequence hash.
-pub(crate) type HeldBlock = BTreeSet<(Tier, Option<Arc<str>>, Option<Arc<str>>, SequenceHash)>;
+pub(crate) type ResidentBlocks = BTreeSet<(Tier, Option<Arc<str>>, Option<Arc<str>>, SequenceHash)>;
 
 /// The state after a published batch.
 pub(crate) struct CacheTruth {
     /// Digest of an index that applied every batch up to this one, each once and in order.
     pub(crate) digest: Vec<TargetDigest>,
     /// The blocks that the engine held.
-    pub(crate) held: HeldBlock,
+    pub(crate) resident: ResidentBlocks,
     /// The blocks removed in this batch, perhaps held again at its end.
-    pub(crate) left: HeldBlock,
+    pub(crate) removed: ResidentBlocks,
 }
 
 /// The behaviour of an engine.
@@ -52,11 +52,11 @@ pub(crate) struct EngineBehavior {
     /// Percentage of batches that get a number but are never sent.
     pub(crate) unsent: usize,
     /// Batches kept for replay.
-    pub(crate) kept: usize,
+    pub(crate) retained: usize,
 }
 
 /// One life of an engine, from its start to its restart.
-pub(crate) struct Life {
+pub(crate) struct EngineEpoch {
     behavior: EngineBehavior,
     /// Each life hashes its blocks differently, as engines with a random seed.
     naming: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Life {
     device: BTreeMap<BlockPath, usize>,
     host: BTreeSet<BlockPath>,
     /// Blocks removed since the last batch.
-    left: Vec<(Tier, BlockPath)>,
+    removed: Vec<(Tier, BlockPath)>,
     /// Batches by number; `None` was never sent.
     published: Vec<Option<Vec<u8>>>,
     truths: Vec<CacheTruth>,
@@ -83,9 +83,9 @@ pub(crate) fn index() -> KvIndex {
 }
 
 /// Returns the blocks that an index credits to the engine.
-pub(crate) fn credited(index: &KvIndex) -> HeldBlock {
-    let mut place = DumpCursor::default();
-    let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();
+pub(crate) fn credited(index: &KvIndex) -> ResidentBlocks {
+    let mut cursor = DumpCursor::default();
+    let rows = std::iter::from_fn(|| index.dump(&mut cursor)).flatten();
     rows.map(|row| {
         (
             row.tier,
@@ -97,7 +97,7 @@ pub(crate) fn credited(index: &KvIndex) -> HeldBlock {
     .collect()
 }
 
-impl Life {
+impl EngineEpoch {
     pub(crate) fn new(dice: &mut SplitMix64, behavior: EngineBehavior) -> Self {
         Self {
             behavior,
@@ -108,7 +108,7 @@ impl Life {
             },
             device: BTreeMap::new(),
             host: BTreeSet::new(),
-            left: Vec::new(),
+            removed: Vec::new(),
             published: Vec::new(),
             truths: Vec::new(),
             reference: index(),
@@ -124,11 +124,11 @@ impl Life {
         }
         let payload = vllm::encode(1.0, Some(0), &events, self.encoding);
         self.update_reference(&payload);
-        let left = keys_of(std::mem::take(&mut self.left));
+        let removed = keys_of(std::mem::take(&mut self.removed));
         self.truths.push(CacheTruth {
             digest: self.reference.digest(),
-            held: self.held(),
-            left,
+            resident: self.resident(),
+            removed,
         });
         let seq = self.batches();
         let sent = !dice.chance(self.behavior.unsent);
@@ -148,8 +148,8 @@ impl Life {
 
     /// Returns the kept history from this number on.
     pub(crate) fn history(&self, from: u64) -> Vec<(u64, Vec<u8>)> {
-        let gone = self.published.len().saturating_sub(self.behavior.kept);
-        let all = (0..).zip(&self.published).skip(gone);
+        let dropped = self.published.len().saturating_sub(self.behavior.retained);
+        let all = (0..).zip(&self.published).skip(dropped);
         all.filter(|(seq, _)| *seq >= from)
             .filter_map(|(seq, sent)| Some((seq, sent.clone()?)))
             .collect()
@@ -186,8 +186,9 @@ impl Life {
             72..86 => self.offload(dice, events),
             86..96 => self.forget_offloaded(dice, events),
             _ => {
-                let gone = std::mem::take(&mut self.device).into_keys();
-                self.left.extend(gone.map(|block| (Tier::Device, block)));
+                let dropped = std::mem::take(&mut self.device).into_keys();
+                self.removed
+                    .extend(dropped.map(|block| (Tier::Device, block)));
                 events.push(WireEvent::Cleared);
             }
         }
@@ -196,17 +197,17 @@ impl Life {
     /// Serves a prompt: stores its missing blocks, and copies of held ones behind them.
     fn request(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let prompt = prompt(dice);
-        let held = (1..=prompt.len())
+        let resident = (1..=prompt.len())
             .take_while(|end| self.device.contains_key(&prompt[..*end]))
             .count();
         // The prompt is fully held: its last block is computed again, unless it is the only one,
         // which would look like a repetition.
-        let from = if held < prompt.len() {
-            held
+        let from = if resident < prompt.len() {
+            resident
         } else {
             prompt.len() - 1
         };
-        if from == 0 && held > 0 {
+        if from == 0 && resident > 0 {
             return;
         }
         for end in from + 1..=prompt.len() {
@@ -220,16 +221,16 @@ impl Life {
 
     /// Evicts one copy of any block, also from the middle of a sequence.
     fn evict(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
-        let held: Vec<_> = self.device.keys().cloned().collect();
-        if held.is_empty() {
+        let resident: Vec<_> = self.device.keys().cloned().collect();
+        if resident.is_empty() {
             return;
         }
-        let block = dice.pick(&held);
+        let block = dice.pick(&resident);
         let copies = self.device.get_mut(block).unwrap();
         *copies -= 1;
         if *copies == 0 {
             self.device.remove(block);
-            self.left.push((Tier::Device, block.clone()));
+            self.removed.push((Tier::Device, block.clone()));
         }
         events.push(self.removed(block, GPU));
     }
@@ -237,15 +238,15 @@ impl Life {
     /// Copies the beginning of a prompt to the host; the event has the tokens or only the hashes.
     fn offload(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let prompt = prompt(dice);
-        let held = (1..=prompt.len())
+        let resident = (1..=prompt.len())
             .take_while(|end| self.device.contains_key(&prompt[..*end]))
             .count();
-        if held == 0 || self.host.len() + held > HOST {
+        if resident == 0 || self.host.len() + resident > HOST {
             return;
         }
         self.host
-            .extend((1..=held).map(|end| prompt[..end].to_vec()));
-        let mut stored = self.stored(&prompt[..held], 0, CPU);
+            .extend((1..=resident).map(|end| prompt[..end].to_vec()));
+        let mut stored = self.stored(&prompt[..resident], 0, CPU);
         if dice.chance(30) {
             stored = WireStored {
                 tokens: Vec::new(),
@@ -258,13 +259,13 @@ impl Life {
     }
 
     fn forget_offloaded(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
-        let held: Vec<_> = self.host.iter().cloned().collect();
-        if held.is_empty() {
+        let resident: Vec<_> = self.host.iter().cloned().collect();
+        if resident.is_empty() {
             return;
         }
-        let block = dice.pick(&held);
+        let block = dice.pick(&resident);
         self.host.remove(block);
-        self.left.push((Tier::Host, block.clone()));
+        self.removed.push((Tier::Host, block.clone()));
         events.push(self.removed(block, CPU));
     }
 
@@ -313,7 +314,7 @@ impl Life {
         }
     }
 
-    fn held(&self) -> HeldBlock {
+    fn resident(&self) -> ResidentBlocks {
         let device = self
             .device
             .keys()
@@ -322,7 +323,7 @@ impl Life {
     }
 }
 
-fn keys_of(blocks: impl IntoIterator<Item = (Tier, BlockPath)>) -> HeldBlock {
+fn keys_of(blocks: impl IntoIterator<Item = (Tier, BlockPath)>) -> ResidentBlocks {
     let key = |(tier, block): (Tier, BlockPath)| {
         let (lora, salt) = keys(&block);
         let chain = HashScheme::default().chain(

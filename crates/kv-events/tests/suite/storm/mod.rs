@@ -21,9 +21,12 @@ const STORMS: u64 = 1000;
 const STEPS: usize = 120;
 const WHOLE: EngineBehavior = EngineBehavior {
     unsent: 0,
-    kept: usize::MAX,
+    retained: usize::MAX,
 };
-const FORGETFUL: EngineBehavior = EngineBehavior { unsent: 6, kept: 8 };
+const FORGETFUL: EngineBehavior = EngineBehavior {
+    unsent: 6,
+    retained: 8,
+};
 
 /// Prints which storm failed.
 struct FailureReport {
@@ -71,9 +74,9 @@ fn after_a_storm_the_index_is_exact_and_during_it_never_wrong() {
                 },
             );
             (0..STEPS).for_each(|_| world.step());
-            let took = world.settle();
+            let took = world.quiesce();
             assert_eq!(world.digest(), world.truth().digest);
-            assert!(credited(&world.index).is_subset(&world.truth().held));
+            assert!(credited(&world.index).is_subset(&world.truth().resident));
             assert!(failing > 0 || took == Duration::ZERO, "{took:?}");
             slowest = slowest.max(took);
         },
@@ -98,9 +101,9 @@ fn the_next_resync_repairs_all_effects_of_corrupted_messages() {
                 },
             );
             (0..STEPS).for_each(|_| world.step());
-            world.settle();
+            world.quiesce();
             assert_eq!(world.digest(), world.truth().digest);
-            assert!(credited(&world.index).is_subset(&world.truth().held));
+            assert!(credited(&world.index).is_subset(&world.truth().resident));
         },
     );
 }
@@ -129,14 +132,14 @@ fn surplus_blocks_come_only_from_a_permanent_hole_and_end_with_the_engines_life(
                     world.blame();
                 }
             }
-            world.settle();
+            world.quiesce();
             assert!(world.is_quiet());
             if world.is_unrecognised() {
                 unrecognised += 1;
             } else {
                 world.blame();
             }
-            left_behind += usize::from(!credited(&world.index).is_subset(&world.truth().held));
+            left_behind += usize::from(!credited(&world.index).is_subset(&world.truth().resident));
             world.begin_anew();
             assert_eq!(world.digest(), world.truth().digest);
         },
@@ -163,6 +166,6 @@ fn without_a_replay_endpoint_the_next_life_is_exact() {
         (0..STEPS).for_each(|_| world.step());
         world.begin_anew();
         assert_eq!(world.digest(), world.truth().digest);
-        assert!(credited(&world.index).is_subset(&world.truth().held));
+        assert!(credited(&world.index).is_subset(&world.truth().resident));
     });
 }

@@ -13,7 +13,7 @@ use kv_events::{
 use kv_index::{KvIndex, TargetDigest};
 
 use super::{
-    engine::{CacheTruth, EngineBehavior, Life, TARGET, credited, index, mark_of},
+    engine::{CacheTruth, EngineBehavior, EngineEpoch, TARGET, credited, index, mark_of},
     faults::{MultipartMessage, corrupt, disturb, send},
     random::SplitMix64,
 };
@@ -34,7 +34,7 @@ pub(crate) struct Storm {
 pub(crate) struct StormWorld {
     storm: Storm,
     dice: SplitMix64,
-    lives: Vec<Life>,
+    epochs: Vec<EngineEpoch>,
     form: ReplayForm,
     /// Messages in transit on the live connection.
     wire: VecDeque<MultipartMessage>,
@@ -68,7 +68,7 @@ impl StormWorld {
         };
         Self {
             storm,
-            lives: vec![Life::new(&mut dice, storm.behavior)],
+            epochs: vec![EngineEpoch::new(&mut dice, storm.behavior)],
             form: *dice.pick(&[ReplayForm::Old, ReplayForm::New]),
             dice,
             wire: VecDeque::new(),
@@ -105,7 +105,7 @@ impl StormWorld {
     /// published.
     ///
     /// Returns the time that this took by the sequencer's clock.
-    pub(crate) fn settle(&mut self) -> Duration {
+    pub(crate) fn quiesce(&mut self) -> Duration {
         let start = self.now;
         self.storm = Storm {
             failing: 0,
@@ -116,7 +116,7 @@ impl StormWorld {
             },
             ..self.storm
         };
-        self.lives.last_mut().unwrap().sends_all();
+        self.epochs.last_mut().unwrap().sends_all();
         self.connect();
         self.calm();
         if self.corrupted {
@@ -140,14 +140,14 @@ impl StormWorld {
     /// Restarts the engine; the connection returns before its first batch.
     pub(crate) fn begin_anew(&mut self) {
         self.disconnect();
-        let life = Life::new(
+        let epoch = EngineEpoch::new(
             &mut self.dice,
             EngineBehavior {
                 unsent: 0,
                 ..self.storm.behavior
             },
         );
-        self.lives.push(life);
+        self.epochs.push(epoch);
         self.connect();
         for _ in 0..3 {
             self.publish_one();
@@ -161,31 +161,32 @@ impl StormWorld {
 
     /// The truth of the latest life.
     pub(crate) fn truth(&self) -> &CacheTruth {
-        self.lives
+        self.epochs
             .last()
-            .and_then(Life::newest)
+            .and_then(EngineEpoch::newest)
             .expect("a batch was published")
     }
 
     /// Whether every published batch was applied, as far as possible.
     pub(crate) fn is_quiet(&self) -> bool {
         let newest = self
-            .lives
+            .epochs
             .last()
-            .and_then(|life| life.batches().checked_sub(1));
+            .and_then(|epoch| epoch.batches().checked_sub(1));
         self.wire.is_empty()
             && self.answer.is_none()
             && self.sequencer.state() == StreamState::Live
             && self.sequencer.last_seq() == newest
-            && newest.is_some_and(|newest| self.applied.contains(&(self.lives.len() - 1, newest)))
+            && newest.is_some_and(|newest| self.applied.contains(&(self.epochs.len() - 1, newest)))
     }
 
     /// Whether one life is followed on top of another. The connection was lost for so long that the
     /// publisher no longer keeps the last applied batch, and nothing else distinguishes a new life
     /// from the old one: the batches between count as a hole, and known blocks stay.
     pub(crate) fn is_unrecognised(&self) -> bool {
-        let life = |batch: Option<&(usize, u64)>| batch.map(|(life, _)| *life);
-        let mixed = self.is_forgetful() && life(self.applied.first()) != life(self.applied.last());
+        let epoch = |batch: Option<&(usize, u64)>| batch.map(|(epoch, _)| *epoch);
+        let mixed =
+            self.is_forgetful() && epoch(self.applied.first()) != epoch(self.applied.last());
         // They are in the order of lives: the number that identifies a life was behind none of the
         // later ones.
         assert!(
@@ -197,19 +198,20 @@ impl StormWorld {
     }
 
     fn is_forgetful(&self) -> bool {
-        self.storm.behavior.kept < usize::MAX
+        self.storm.behavior.retained < usize::MAX
     }
 
     /// Asserts that every wrongly credited block left the engine in a batch that did not arrive.
     pub(crate) fn blame(&self) {
-        let lost = |seq: &u64| !self.applied.contains(&(self.lives.len() - 1, *seq));
-        let life = self.lives.last().unwrap();
-        for block in credited(&self.index).difference(&self.truth().held) {
-            let left = |seq: &u64| {
-                life.truth(*seq)
-                    .is_some_and(|truth| truth.left.contains(block))
+        let lost = |seq: &u64| !self.applied.contains(&(self.epochs.len() - 1, *seq));
+        let epoch = self.epochs.last().unwrap();
+        for block in credited(&self.index).difference(&self.truth().resident) {
+            let removed = |seq: &u64| {
+                epoch
+                    .truth(*seq)
+                    .is_some_and(|truth| truth.removed.contains(block))
             };
-            let culprit = (0..life.batches()).filter(left).find(lost);
+            let culprit = (0..epoch.batches()).filter(removed).find(lost);
             assert!(
                 culprit.is_some(),
                 "{block:?} is credited though its removal came"
@@ -232,7 +234,7 @@ impl StormWorld {
     }
 
     fn publish_quietly(&mut self) -> Option<(u64, Vec<u8>)> {
-        self.lives.last_mut().unwrap().publish(&mut self.dice)
+        self.epochs.last_mut().unwrap().publish(&mut self.dice)
     }
 
     /// Publishes a batch that arrives.
@@ -306,8 +308,8 @@ impl StormWorld {
     /// The process ends and restarts, perhaps with some batches before the reader connects.
     fn restart(&mut self) {
         self.disconnect();
-        let life = Life::new(&mut self.dice, self.storm.behavior);
-        self.lives.push(life);
+        let epoch = EngineEpoch::new(&mut self.dice, self.storm.behavior);
+        self.epochs.push(epoch);
         for _ in 0..self.dice.below(4) {
             self.publish();
         }
@@ -356,12 +358,12 @@ impl StormWorld {
     }
 
     fn marked(&self, name: u64) -> Option<(usize, u64)> {
-        let of = |(at, life): (usize, &Life)| Some((at, life.marked(name)?));
-        self.lives.iter().enumerate().find_map(of)
+        let of = |(at, epoch): (usize, &EngineEpoch)| Some((at, epoch.marked(name)?));
+        self.epochs.iter().enumerate().find_map(of)
     }
 
     fn whole_answer(&self, from: u64) -> VecDeque<MultipartMessage> {
-        let batches = self.lives.last().unwrap().history(from);
+        let batches = self.epochs.last().unwrap().history(from);
         let message =
             |(seq, payload): (u64, Vec<u8>)| frames::encode_replay(self.form, b"kv", seq, &payload);
         batches
@@ -380,12 +382,12 @@ impl StormWorld {
             return assert_eq!(digest, [], "no batch of this life arrived");
         };
         let is_so = |truth: &&CacheTruth| {
-            credited.is_subset(&truth.held) && (self.is_forgetful() || truth.digest == digest)
+            credited.is_subset(&truth.resident) && (self.is_forgetful() || truth.digest == digest)
         };
         let truth = self
-            .lives
+            .epochs
             .iter()
-            .filter_map(|life| life.truth(seq))
+            .filter_map(|epoch| epoch.truth(seq))
             .find(is_so);
         assert!(
             truth.is_some(),

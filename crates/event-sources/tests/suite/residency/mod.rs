@@ -32,11 +32,11 @@ pub(crate) fn plain(n: u32) -> SequenceHash {
 
 /// Returns the root blocks of tokens `n, n, n, n`, `n` in `0..10`, that the target holds, each with
 /// its best tier.
-pub(crate) fn held(index: &KvIndex, target: Target) -> Vec<(u32, &'static str)> {
-    held_of(index, target, &namespace("m"))
+pub(crate) fn resident(index: &KvIndex, target: Target) -> Vec<(u32, &'static str)> {
+    resident_of(index, target, &namespace("m"))
 }
 
-pub(crate) fn held_of(
+pub(crate) fn resident_of(
     index: &KvIndex,
     target: Target,
     namespace: &Namespace,
@@ -65,13 +65,13 @@ pub(crate) fn held_of(
 pub(crate) async fn until(
     source: &SourceHandle,
     what: &str,
-    looks: impl Fn(&StreamReport) -> bool,
+    matches_report: impl Fn(&StreamReport) -> bool,
 ) -> StreamReport {
     let mut changes = source.changes();
     let wait = async {
         loop {
             let report = source.report();
-            if looks(&report) {
+            if matches_report(&report) {
                 return report;
             }
             changes.changed().await.unwrap();
@@ -84,14 +84,14 @@ pub(crate) async fn until(
 }
 
 /// Waits until the target holds exactly these blocks.
-pub(crate) async fn until_held(
+pub(crate) async fn until_resident(
     source: &SourceHandle,
     index: &Arc<KvIndex>,
     target: Target,
     blocks: &[(u32, &'static str)],
 ) -> StreamReport {
     until(source, &format!("{target:?} holding {blocks:?}"), |_| {
-        held(index, target) == blocks
+        resident(index, target) == blocks
     })
     .await
 }
