@@ -108,7 +108,7 @@ async fn a_cut_between_events_counts_as_a_failure_of_the_worker() {
 async fn a_part_of_an_event_that_was_sent_is_closed_before_the_error_event() {
     let test = TestGateway::new();
     let pieces = [Ok(FIRST), Ok("data: {\"a\""), Err("reset")];
-    let (reply, _) = relay(&test, events(&pieces).paced(4 * TORN_EVENT)).await;
+    let (reply, _) = relay(&test, events(&pieces).paced(4 * PARTIAL_EVENT_WAIT)).await;
     let sent = [FIRST, "data: {\"a\"", "\n\n"].concat();
     assert_cut(&reply, &sent, "stream_interrupted");
 }
@@ -116,7 +116,7 @@ async fn a_part_of_an_event_that_was_sent_is_closed_before_the_error_event() {
 #[tokio::test]
 async fn an_event_longer_than_a_mebibyte_is_not_waited_for() {
     let test = TestGateway::new();
-    let long = format!("data: {}", "a".repeat(TORN_BYTES));
+    let long = format!("data: {}", "a".repeat(MAX_PARTIAL_EVENT_BYTES));
     let pieces = [Ok(FIRST), Ok(&*long), Ok("\n\n"), Ok(DONE)];
     let (reply, _) = relay(&test, events(&pieces)).await;
     assert_eq!(reply.text(), [FIRST, &long, "\n\n", DONE].concat());
