@@ -89,8 +89,9 @@ impl Copies {
         self.confirm(key);
     }
 
-    /// Counts copies for blocks that were stored; those in `resident_ranges` were there before, so they are
-    /// copies, or repetitions as long as `repeats`: it ends with the first block that was not held.
+    /// Counts copies for blocks that were stored; those in `resident_ranges` were there before, so
+    /// they are copies, or repetitions as long as `repeats`: it ends with the first block that was
+    /// not held.
     pub(crate) fn store(
         &mut self,
         blocks: BlockRange,

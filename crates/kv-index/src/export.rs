@@ -7,9 +7,9 @@ use crate::BlockChange;
 pub struct ExportedBlocks {
     /// Consecutive blocks in one tier, as if they entered it now.
     pub change: BlockChange,
-    /// The blocks in front of them that no wanted target holds, first one first, as if they entered
-    /// that tier together. A consumer that stores whole chains needs them to place `change`, and
-    /// removes them afterwards; other consumers ignore them.
+    /// The blocks in front of them that no selected target holds, first one first, as if
+    /// they entered that tier together. A consumer that stores whole chains needs them to insert
+    /// `change`, and removes them afterwards; other consumers ignore them.
     pub lead: Vec<BlockChange>,
 }
 

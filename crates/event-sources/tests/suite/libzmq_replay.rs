@@ -39,7 +39,7 @@ while True:
 /// A libzmq ROUTER process with a history. Killed when dropped.
 struct LibzmqRouter {
     _process: Child,
-    says: Lines<BufReader<ChildStdout>>,
+    stdout_lines: Lines<BufReader<ChildStdout>>,
     stdin: ChildStdin,
     address: SocketAddr,
 }
@@ -53,9 +53,9 @@ impl LibzmqRouter {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let mut says = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut stdout_lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let mut stdin = process.stdin.take().unwrap();
-        let endpoint = tokio::time::timeout(PATIENCE, says.next_line())
+        let endpoint = tokio::time::timeout(PATIENCE, stdout_lines.next_line())
             .await
             .expect("it binds")
             .unwrap()
@@ -71,7 +71,7 @@ impl LibzmqRouter {
         let address = endpoint.strip_prefix("tcp://").unwrap().parse().unwrap();
         Self {
             _process: process,
-            says,
+            stdout_lines,
             stdin,
             address,
         }
@@ -79,11 +79,14 @@ impl LibzmqRouter {
 
     /// Lets it answer every request; the gate is closed until libzmq has a whole answer.
     async fn answer(mut self, gate: watch::Sender<bool>, requests: mpsc::UnboundedSender<u64>) {
-        while let Ok(Some(start)) = self.says.next_line().await {
+        while let Ok(Some(start)) = self.stdout_lines.next_line().await {
             requests.send(start.parse().unwrap()).unwrap();
             gate.send_replace(false);
             self.stdin.write_all(b"\n").await.unwrap();
-            assert_eq!(self.says.next_line().await.unwrap().unwrap(), "sent");
+            assert_eq!(
+                self.stdout_lines.next_line().await.unwrap().unwrap(),
+                "sent"
+            );
             gate.send_replace(true);
         }
     }

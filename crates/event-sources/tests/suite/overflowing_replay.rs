@@ -10,7 +10,7 @@ use crate::engine::{
 
 /// Follows an engine with this history and libzmq's default queue; asserts the replay requests by
 /// number.
-async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
+async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, starts: &[u64]) {
     let mut published = history.clone();
     let next = published.len() as u64;
     let (engine, endpoint) = publisher(&any()).await;
@@ -20,8 +20,8 @@ async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
     ))
     .await;
     let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
-    for ask in asks {
-        assert_eq!(replay.requests.recv().await, Some(*ask));
+    for start in starts {
+        assert_eq!(replay.requests.recv().await, Some(*start));
     }
     reader
         .until("the history", |report, _| {

@@ -12,7 +12,7 @@ pub enum Codec {
     /// [`crate::vllm`], also for compatible publishers.
     #[default]
     Vllm,
-    /// [`crate::vllm`] or envelopes of [`crate::standard`], told apart for each payload.
+    /// [`crate::vllm`] or envelopes of [`crate::standard`], distinguished for each payload.
     VllmOrStandard,
     /// [`crate::standard`], with blocks that engines have named before: the Mooncake store's
     /// master. Events with dimensions of their own are envelopes.

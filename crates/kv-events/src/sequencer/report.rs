@@ -1,4 +1,4 @@
-//! What a sequencer tells of its stream.
+//! Report of a sequencer about its stream.
 
 use kv_blocks::Moment;
 

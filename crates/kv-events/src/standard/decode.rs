@@ -22,7 +22,7 @@ pub const MAX_EVENTS: usize = 1 << 16;
 
 type DecodedEvents = Vec<Result<StandardEvent, EventError>>;
 
-/// Decodes events from JSON or msgpack, told apart by the first byte: no batch in msgpack begins
+/// Decodes events from JSON or msgpack, distinguished by the first byte: no batch in msgpack begins
 /// with a brace or a bracket.
 pub fn decode(payload: &[u8]) -> Result<DecodedEvents, BatchError> {
     if is_json(payload) {

@@ -121,12 +121,12 @@ fn draw_one(svg: &mut String, chart: &Chart) {
     put(line((left, bottom), (right, bottom), "#444"));
     let mut names = Vec::new();
     for (series, colour) in chart.series.iter().zip(COLOURS) {
-        let places: Vec<_> = series
+        let pixels: Vec<_> = series
             .points
             .iter()
             .map(|(at, value)| (x.pixel(*at), y.pixel(*value)))
             .collect();
-        let path: Vec<_> = places
+        let path: Vec<_> = pixels
             .iter()
             .map(|(x, y)| format!("{x:.1},{y:.1}"))
             .collect();
@@ -134,12 +134,12 @@ fn draw_one(svg: &mut String, chart: &Chart) {
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
             path.join(" ")
         ));
-        for (x, y) in &places {
+        for (x, y) in &pixels {
             put(format!(
                 "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
             ));
         }
-        names.extend(places.last().map(|(_, y)| (*y, series.name, colour)));
+        names.extend(pixels.last().map(|(_, y)| (*y, series.name, colour)));
     }
     // Names stand at the ends of their lines, not on top of each other.
     names.sort_by(|one, other| one.0.total_cmp(&other.0));

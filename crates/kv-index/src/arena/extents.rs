@@ -269,10 +269,10 @@ mod tests {
                 } else if !taken.is_empty() {
                     let (start, lines) = taken.swap_remove(usize::from(pick) % taken.len());
                     // A part at the end is freed first, as when a run is trimmed.
-                    let keep = u32::from(pick) % (lines + 1);
-                    extents.give(&chunks, start + keep, lines - keep);
-                    if keep > 0 {
-                        taken.push((start, keep));
+                    let retained = u32::from(pick) % (lines + 1);
+                    extents.give(&chunks, start + retained, lines - retained);
+                    if retained > 0 {
+                        taken.push((start, retained));
                     }
                 }
                 let lines: Vec<u32> = taken.iter().flat_map(|(start, lines)| *start..start + lines).collect();

@@ -14,9 +14,9 @@ const CANDIDATES: usize = 4;
 
 impl EngineHashTable {
     /// Moves a member that contradicted its group out of it, with the hashes of the blocks that it
-    /// holds (`resident`: stretches of runs). The member joins a group that contradicts none of these
-    /// hashes and has the refused hash; otherwise, and at every further split, it gets a group of
-    /// its own, which no announcement of it contradicts.
+    /// holds (`resident`: stretches of runs). The member joins a group that contradicts none of
+    /// these hashes and has the refused hash; otherwise, and at every further split, it gets a
+    /// group of its own, which no announcement of it contradicts.
     pub(crate) fn split_group(
         &mut self,
         member: u32,

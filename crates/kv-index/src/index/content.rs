@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl KvIndex {
-    /// Returns the confirmed blocks of a target per tier, in the order of [`kv_blocks::Tier::ALL`]; a block in
-    /// two tiers counts in both.
+    /// Returns the confirmed blocks of a target per tier, in the order of [`kv_blocks::Tier::ALL`];
+    /// a block in two tiers counts in both.
     pub fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
         self.with(|state, _| state.blocks_per_tier(target))
     }
@@ -24,11 +24,12 @@ impl KvIndex {
         self.with(|state, _| Some(state.subscribe()))
     }
 
-    /// Returns the next stretches that `selected` targets hold, each after the blocks in front of it;
+    /// Returns the next stretches that `selected` targets hold, each after the blocks in front of
+    /// it;
     /// `None` after the last. Begin with `ExportCursor::default()` and go on until then.
     ///
     /// Each call takes the lock for about four thousand blocks, plus the blocks in front of them
-    /// that no wanted target holds; the lock is free in between. To build another index that ends
+    /// that no selected target holds; the lock is free in between. To build another index that ends
     /// with the same content, also while this one changes: [`KvIndex::subscribe`] first; after each
     /// piece take all pending changes, and leave out of the piece every block of a target and tier
     /// that any change so far was about, except for the position that it gives to other blocks;

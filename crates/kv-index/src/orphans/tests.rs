@@ -455,13 +455,13 @@ fn apply(
             let hit = |(of, stored): &(u32, StoredBlocks)| {
                 *of == slot && stored.parent == Some(EngineHash(name))
             };
-            let wanted: Vec<_> = model
+            let expected: Vec<_> = model
                 .iter()
                 .filter(|waiting| hit(waiting))
                 .map(|(_, stored)| stored.clone())
                 .collect();
             model.retain(|waiting| !hit(waiting));
-            prop_assert_eq!(arrived(orphans, slot, name), wanted);
+            prop_assert_eq!(arrived(orphans, slot, name), expected);
         }
         OrphanStep::Removed { slot, name, tier } => {
             let hit = |(of, stored): &(u32, StoredBlocks)| {

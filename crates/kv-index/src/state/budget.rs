@@ -49,8 +49,8 @@ impl IndexState {
             + self.targets.copies_bytes()
     }
 
-    /// Makes room for more blocks. With `generation`, the blocks of that speculative entry, for which
-    /// only older entries are evicted; otherwise announced blocks. Pinned blocks stay.
+    /// Makes room for more blocks. With `generation`, the blocks of that speculative entry, for
+    /// which only older entries are evicted; otherwise announced blocks. Pinned blocks stay.
     pub(super) fn make_room(
         &mut self,
         core: &SharedIndex,

@@ -138,7 +138,7 @@ impl IndexState {
         });
     }
 
-    /// Returns the blocks right before a stretch that no wanted target holds, first one first:
+    /// Returns the blocks right before a stretch that no selected target holds, first one first:
     /// `gap` of its own run, and, if that begins with the run, the end of the runs above; as if in
     /// the gap's slot and tier.
     fn lead(

@@ -124,9 +124,9 @@ impl IndexState {
                 ..
             } = known[*run as usize];
             let targets = &self.targets;
-            let kept = |span: &TierSpan| !targets.get(span.slot).retired;
+            let is_in_use = |span: &TierSpan| !targets.get(span.slot).retired;
             self.writer.each_holder(core, *run, |span| {
-                blocks = if kept(&span) {
+                blocks = if is_in_use(&span) {
                     blocks.max(span.end)
                 } else {
                     blocks

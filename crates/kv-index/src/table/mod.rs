@@ -13,9 +13,9 @@
 //! that a search knows which lines to read: most often none.
 //!
 //! **Readers.** An entry stays in its word until it is removed or its segment is resized. A resized
-//! segment gets other lines and then another directory entry, with a number that tells it from
-//! earlier ones; a reader that found nothing reads the directory again and starts over if it has
-//! changed. So a reader that finds nothing was right at some moment between the beginning and the
+//! segment gets other lines and then another directory entry, with a number that distinguishes it
+//! from earlier ones; a reader that found nothing reads the directory again and starts over if it
+//! has changed. So a reader that finds nothing was right at some moment between the beginning and the
 //! end of its search.
 
 #![allow(

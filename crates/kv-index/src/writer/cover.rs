@@ -19,8 +19,8 @@ pub(crate) struct CoverChange {
 
 impl TreeWriter {
     /// Records the blocks of a run that `span.slot` holds in `span.tier` (0 to 3), and in
-    /// [`ChangeEffects::resident_ranges`] those that it held there before; with `confirmed`, expected blocks
-    /// of the span become confirmed. An error changes nothing.
+    /// [`ChangeEffects::resident_ranges`] those that it held there before; with `confirmed`,
+    /// expected blocks of the span become confirmed. An error changes nothing.
     pub(crate) fn cover(
         &mut self,
         core: &SharedIndex,

@@ -98,8 +98,8 @@ impl TreeWriter {
         Ok((entered, ends))
     }
 
-    /// Takes back up to `most` blocks of a run that have `generation` and are expired at `now`, from the
-    /// end on. Returns the first expiry of the others, `None` if there are none.
+    /// Takes back up to `most` blocks of a run that have `generation` and are expired at `now`,
+    /// from the end on. Returns the first expiry of the others, `None` if there are none.
     pub(crate) fn retract(
         &mut self,
         core: &SharedIndex,

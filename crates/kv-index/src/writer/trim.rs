@@ -53,8 +53,8 @@ impl TreeWriter {
         }
     }
 
-    /// Shortens a run to `retained` blocks, of which those before `entered` are in the table. `holders`
-    /// has its holders.
+    /// Shortens a run to `retained` blocks, of which those before `entered` are in the table.
+    /// `holders` has its holders.
     pub(super) fn cut(&mut self, core: &SharedIndex, run: u32, retained: u32, entered: u32) {
         let mut head = core.heads.get(&core.body, run);
         let known = hashes(core, &head);

@@ -71,8 +71,8 @@ fn compare_rows(trial: &Trial, world: &OracleWorld) -> Result<(), String> {
         .map(|target| (target.target(), target))
         .collect();
     let mut rows = HashSet::new();
-    let mut place = DumpCursor::default();
-    for row in std::iter::from_fn(|| trial.index.dump(&mut place)).flatten() {
+    let mut cursor = DumpCursor::default();
+    for row in std::iter::from_fn(|| trial.index.dump(&mut cursor)).flatten() {
         let space = spaces
             .get(&*row.namespace)
             .ok_or_else(|| format!("dump: unknown namespace: {row:?}"))?;

@@ -428,8 +428,8 @@ fn compare(index: &KvIndex, model: &IndexModel, now: Moment) -> Result<(), TestC
         );
     }
     let mut rows = BTreeSet::new();
-    let mut place = DumpCursor::default();
-    for row in std::iter::from_fn(|| index.dump(&mut place)).flatten() {
+    let mut cursor = DumpCursor::default();
+    for row in std::iter::from_fn(|| index.dump(&mut cursor)).flatten() {
         let new = rows.insert((row.target, row.hash, row.tier, row.depth, row.parent));
         assert!(new, "a row occurs twice");
     }

@@ -349,10 +349,10 @@ fn a_dump_shows_chains_and_hides_salts() {
 fn a_dump_has_small_pieces_and_allows_updates_between_them() {
     let index = index();
     put(&index, 0, store(0..20_000));
-    let mut place = DumpCursor::default();
+    let mut cursor = DumpCursor::default();
     let mut seen = HashMap::new();
     let (mut next, mut pieces) = (20_000, 0);
-    while let Some(rows) = index.dump(&mut place) {
+    while let Some(rows) = index.dump(&mut cursor) {
         pieces += 1;
         assert!(rows.len() <= 256, "{}", rows.len());
         for row in rows {
@@ -399,9 +399,9 @@ fn a_dump_of_blocks_with_hundreds_of_holders_has_small_pieces_too() {
             },
         );
     }
-    let mut place = DumpCursor::default();
+    let mut cursor = DumpCursor::default();
     let mut rows = Vec::new();
-    while let Some(piece) = index.dump(&mut place) {
+    while let Some(piece) = index.dump(&mut cursor) {
         assert!(piece.len() <= 256 + 600, "{}", piece.len());
         rows.extend(
             piece

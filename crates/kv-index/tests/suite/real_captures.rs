@@ -93,7 +93,7 @@ fn replay(file: &str) -> (KvIndex, Vec<(Target, CaptureReading)>) {
             continue;
         }
         let engine = line["engine"].as_str().unwrap();
-        let place = engines
+        let position = engines
             .iter()
             .position(|(name, ..)| name == engine)
             .unwrap_or_else(|| {
@@ -112,7 +112,7 @@ fn replay(file: &str) -> (KvIndex, Vec<(Target, CaptureReading)>) {
                 ));
                 engines.len() - 1
             });
-        let (_, target, sequencer, reading) = &mut engines[place];
+        let (_, target, sequencer, reading) = &mut engines[position];
         let message: Vec<Vec<u8>> = line["frames"]
             .as_array()
             .unwrap()
@@ -165,8 +165,8 @@ fn memberships_equal_those_implied_by_the_frames() {
         let (index, engines) = replay(file);
         let mut rows: BTreeMap<Target, BTreeSet<_>> = BTreeMap::new();
         let mut salts = BTreeMap::new();
-        let mut place = DumpCursor::default();
-        for row in std::iter::from_fn(|| index.dump(&mut place)).flatten() {
+        let mut cursor = DumpCursor::default();
+        for row in std::iter::from_fn(|| index.dump(&mut cursor)).flatten() {
             let salt = row.namespace.salt.as_deref().map(String::from);
             salts.insert(salt.clone(), row.salt_digest.as_deref().map(String::from));
             rows.entry(row.target).or_default().insert((salt, row.hash));

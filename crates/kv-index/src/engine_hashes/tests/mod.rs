@@ -52,8 +52,8 @@ fn announce(names: &mut EngineHashTable, member: u32, reported: &[EngineHash], r
     );
 }
 
-/// Announces hashes that the group refuses. The member, which holds `resident`, is split off; then the
-/// announcement is accepted.
+/// Announces hashes that the group refuses. The member, which holds `resident`, is split off; then
+/// the announcement is accepted.
 fn announce_and_split(
     names: &mut EngineHashTable,
     member: u32,

@@ -186,9 +186,9 @@ fn announce(
                         at,
                     })
         });
-        let wanted = HashModel::announce(before, alone(names, of), reported, block_ref);
+        let expected = HashModel::announce(before, alone(names, of), reported, block_ref);
         let got = names.announce(member, size_of_run(block_ref.run), reported, block_ref);
-        prop_assert_eq!(got.clone().map(|announced| announced.moved), wanted);
+        prop_assert_eq!(got.clone().map(|announced| announced.moved), expected);
         let refused = match got {
             Ok(announced) => {
                 if known {
@@ -317,13 +317,13 @@ fn compare(names: &EngineHashTable, model: &HashModel) -> Result<(), TestCaseErr
             }
         }
     }
-    let wanted: BTreeMap<_, _> = model
+    let expected: BTreeMap<_, _> = model
         .groups
         .clone()
         .into_iter()
         .filter(|(_, reported)| !reported.is_empty())
         .collect();
-    prop_assert_eq!(exported, wanted);
+    prop_assert_eq!(exported, expected);
     for (member, own) in &model.own {
         let reported = model.groups.get(&group(names, *member));
         for name in (0..4).map(EngineHash).chain((0..200).map(long)) {

@@ -275,7 +275,7 @@ fn consistent(content: &SnapshotContent) -> bool {
     content.runs().all(|run| {
         let length = run.hashes.len();
         let whole = |start: u32, end: u64| u64::from(start) < end && end <= length as u64;
-        let held = run
+        let resident = run
             .holders
             .iter()
             .all(|it| slots.contains(&it.slot) && whole(it.start, u64::from(it.end)));
@@ -293,7 +293,7 @@ fn consistent(content: &SnapshotContent) -> bool {
             .iter()
             .any(|space| space.number == run.space);
         before.push(run);
-        held && named && known && depth == Some(run.depth)
+        resident && named && known && depth == Some(run.depth)
     })
 }
 

@@ -12,7 +12,7 @@ struct RunDraft {
     parent: Option<(usize, u32)>,
     hashes: Vec<u64>,
     /// The held blocks per target and tier, as 64 bits that repeat.
-    held: Vec<[u64; TIERS]>,
+    resident: Vec<[u64; TIERS]>,
     names: Vec<(usize, u32, u32)>,
 }
 
@@ -27,10 +27,10 @@ fn draft() -> impl Strategy<Value = RunDraft> {
         vec(any::<[u64; TIERS]>(), 0..4),
         vec(any::<(usize, u32, u32)>(), 0..4),
     )
-        .prop_map(|(parent, hashes, held, names)| RunDraft {
+        .prop_map(|(parent, hashes, resident, names)| RunDraft {
             parent,
             hashes,
-            held,
+            resident,
             names,
         })
 }
@@ -68,8 +68,8 @@ fn fitted(drafts: Vec<RunDraft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
         });
         let length = blocks(&draft.hashes);
         let mut holders = Vec::new();
-        for (record, held) in targets.iter().zip(&draft.held) {
-            for (tier, bits) in Tier::ALL.into_iter().zip(held) {
+        for (record, resident) in targets.iter().zip(&draft.resident) {
+            for (tier, bits) in Tier::ALL.into_iter().zip(resident) {
                 let stretches = stretches(*bits, length).into_iter();
                 holders.extend(stretches.map(|(start, end)| HolderRecord {
                     slot: record.slot,
