@@ -67,7 +67,7 @@ impl StoreHealth {
     }
 
     /// Decides about a lookup. [`Self::record_late_result`] must follow each
-    /// [`LookupAdmission::Behind`].
+    /// [`LookupAdmission::Background`].
     pub(crate) fn admit(&mut self, now: Moment) -> LookupAdmission {
         let limit = match self.state {
             BreakerState::Prompt => return LookupAdmission::Wait,

@@ -77,13 +77,13 @@ impl PolicyRule for KvAware {
             .enumerate()
             .map(|(i, contender)| {
                 let hinted = remembered == Some(i);
-                let held = contender.overlap.overlap;
+                let blocks = contender.overlap.overlap;
                 let (device, host, speculative) = (
-                    f64::from(held.device),
-                    f64::from(held.host),
-                    f64::from(held.speculative),
+                    f64::from(blocks.device),
+                    f64::from(blocks.host),
+                    f64::from(blocks.speculative),
                 );
-                let disk = f64::from(held.disk) + f64::from(held.remote);
+                let disk = f64::from(blocks.disk) + f64::from(blocks.remote);
                 let weighted =
                     weights.gpu * (device + speculative) + weights.cpu * host + weights.disk * disk;
                 let share = weighted / f64::from(contender.overlap.prompt_blocks.max(1));

@@ -19,9 +19,9 @@ pub trait RouterQueries {
     fn workers(&self) -> Vec<Value>;
     /// The receipts, newest first.
     fn receipts(&self) -> Vec<Value>;
-    /// The settled receipt of the request with this id.
+    /// The finished receipt of the request with this id.
     fn receipt(&self, request_id: &str) -> Value;
-    /// The settled receipt of the request that got this reply.
+    /// The finished receipt of the request that got this reply.
     fn receipt_of(&self, reply: &RawReply) -> Value;
     /// The sum of a metric over the label sets that contain `labels`.
     fn metric(&self, name: &str, labels: &str) -> f64;

@@ -116,7 +116,7 @@ impl RoutedFleet {
         RawClient::get(&self.router.admin(), &format!("/admin/workers/{name}")).json()
     }
 
-    /// The settled receipt of a reply.
+    /// The finished receipt of a reply.
     pub fn receipt(&self, turn: &RoutedReply) -> Value {
         eventually("the receipt to be settled", || {
             let path = format!("/admin/decisions/{}", turn.decision);

@@ -48,7 +48,7 @@ struct TransportInner {
     host: String,
     address: Address,
     trust: Option<TrustRoots>,
-    /// Bound: [`KEPT`]; the most recently used one comes first.
+    /// Bound: [`MOST_IDLE`]; the most recently used one comes first.
     idle_connections: Mutex<Vec<S3Connection>>,
     current: Arc<CurrentSettings>,
 }
