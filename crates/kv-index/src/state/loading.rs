@@ -165,13 +165,13 @@ impl IndexState {
         let known = record
             .holders
             .iter()
-            .filter_map(|tier_spans| Some((numbers.slots.get(&tier_spans.slot)?, tier_spans)));
+            .filter_map(|holder| Some((numbers.slots.get(&holder.slot)?, holder)));
         let mut tier_spans: Vec<TierSpan> = known
-            .map(|(slot, tier_spans)| TierSpan {
+            .map(|(slot, holder)| TierSpan {
                 slot: *slot,
-                tier: tier_number(tier_spans.tier),
-                start: tier_spans.start,
-                end: tier_spans.end,
+                tier: tier_number(holder.tier),
+                start: holder.start,
+                end: holder.end,
             })
             .collect();
         let run = self.writer.restore(core, part, &mut tier_spans, touched)?;
