@@ -35,6 +35,11 @@ mod wire_up;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tikv_jemallocator::Jemalloc;
+
+// Bodies and futures of requests are large and short-lived: docs/decisions/0008-jemalloc.md.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     // Bad flags end here: clap prints what was expected and exits with 2.
