@@ -15,3 +15,4 @@ mod mid_stream;
 mod one_worker;
 mod retry_budget;
 mod statuses;
+mod success_rate;
