@@ -44,6 +44,7 @@ mod model_routing;
 mod openapi;
 mod parity;
 mod prefill_decode;
+mod prefix_keys;
 mod prometheus;
 mod queue;
 mod relay_bytes;
