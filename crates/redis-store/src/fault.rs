@@ -60,6 +60,18 @@ impl RedisFault {
         }
     }
 
+    /// Returns the fault for a connection that could not be encrypted.
+    pub(crate) fn handshake(host: &str, error: &io::Error) -> Self {
+        Self {
+            reason: format!(
+                "the TLS handshake failed ({}): the server needs a certificate for {host} by an authority that this machine \
+                 or response_cache.redis.tls_ca trusts",
+                cut(&error.to_string())
+            ),
+            ..Self::unreachable(error)
+        }
+    }
+
     pub(crate) fn timeout(what: &str, limit: std::time::Duration) -> Self {
         Self {
             kind: FaultKind::Timeout,

@@ -2,6 +2,7 @@
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -18,6 +19,8 @@ settings::section! {
         url: Option<RedisUrl> = "~", restart;
         /// Encrypt the connection, as a `rediss://` URL does.
         tls: bool = "false", restart;
+        /// File of certificate authorities that are trusted beside those of the system, PEM.
+        tls_ca: Option<PathBuf> = "~", restart;
         /// Maximum number of connections: half for replies, half for `kv_cache_index`.
         /// `routing.lmcache.prompt_cache` uses up to three free ones.
         pool_size: NonZeroU32 = "8" in int(1, 1_024), restart;
@@ -50,6 +53,8 @@ pub struct RedisSection {
     pub url: RedisUrl,
     /// Whether the connection is encrypted (the URL's scheme already applied).
     pub tls: bool,
+    /// File of authorities that are trusted beside those of the system.
+    pub tls_ca: Option<PathBuf>,
     /// Most connections.
     pub pool_size: NonZeroU32,
     /// Time limit for one connection, greeting included.
@@ -73,6 +78,7 @@ impl CacheRedis {
         let url = self.url.clone()?;
         Some(RedisSection {
             tls: url.is_tls() || self.tls,
+            tls_ca: self.tls_ca.clone(),
             url,
             pool_size: self.pool_size,
             connect_timeout: self.connect_timeout,

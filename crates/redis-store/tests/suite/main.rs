@@ -49,6 +49,7 @@ fn router_that_waits(
     let redis = RedisSection {
         url: url.parse().unwrap(),
         tls: false,
+        tls_ca: None,
         pool_size: NonZeroU32::new(8).unwrap(),
         connect_timeout: Duration::from_secs(1),
         command_timeout,

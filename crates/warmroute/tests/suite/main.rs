@@ -13,6 +13,8 @@ mod nats_server;
 mod prefix_stream;
 #[path = "../../../redis-store/tests/redis_server/mod.rs"]
 mod redis_server;
+#[path = "../../../response-cache/tests/suite/s3_server.rs"]
+mod s3_server;
 
 mod admin_operations;
 mod admin_shapes;

@@ -4,6 +4,7 @@
 mod endpoints;
 mod families;
 mod optional;
+mod restart;
 mod sizing;
 
 use serde_json::Value;

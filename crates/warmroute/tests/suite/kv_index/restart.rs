@@ -1,0 +1,49 @@
+//! A router that restarts with its prefix view in memory.
+
+use contract_id::contract;
+
+use super::{get, routed};
+use crate::{
+    harness::{RoutedFleet, eventually, says, words},
+    prefix_stream::PrefixStream,
+};
+
+/// Entries of the view, once its stream is connected.
+fn entries(routed: &RoutedFleet) -> Option<u64> {
+    let stats = get(&routed.router, "/admin/kv-index/stats");
+    let connected = stats["event_sources"][0]["connected"] == true;
+    connected.then(|| stats["index"]["entry_count"].as_u64().expect("a count"))
+}
+
+fn until_entries(routed: &RoutedFleet, expected: u64) {
+    eventually("the prefix view to follow", || {
+        (entries(routed) == Some(expected)).then_some(())
+    });
+}
+
+#[test]
+#[contract("CK84")]
+fn a_restarted_router_has_an_empty_view_and_fills_it_from_its_stream() {
+    let stream = PrefixStream::start();
+    let mut routed = routed(&stream, "");
+    let ask = |routed: &RoutedFleet, system: &str| {
+        let messages = [says("system", system), says("user", "hi")];
+        routed.chat(&messages, &[]).worker
+    };
+    // A prompt that the ring does not send to `b`, so that only the view can.
+    let prompt = (0..20)
+        .map(|n| words(&format!("topic{n}x"), 40))
+        .find(|prompt| ask(&routed, prompt) != "b")
+        .expect("a ring has more than one owner");
+    stream.say("cache_created", &prompt, 4_000);
+    until_entries(&routed, 1);
+    assert_eq!(ask(&routed, &prompt), "b");
+
+    routed.restart_router();
+    until_entries(&routed, 0);
+    assert_ne!(ask(&routed, &prompt), "b", "nothing was kept anywhere");
+
+    stream.say("cache_created", &prompt, 4_000);
+    until_entries(&routed, 1);
+    assert_eq!(ask(&routed, &prompt), "b");
+}
