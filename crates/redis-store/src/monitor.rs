@@ -19,12 +19,12 @@ const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(20);
 /// Maximum share of jitter, so that routers that lost one server together do not return together.
 const JITTER: f64 = 0.1;
-/// Wait between two checks of a server that is up; one that was up this long counts as stable.
-const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// A server that was up this long counts as stable: the waits begin with the first one again.
+const STABLE: Duration = Duration::from_secs(30);
 
 /// Runs for ever; its owner aborts it.
 pub(crate) async fn watch(shared: Arc<PoolShared>) {
-    let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(CHECK_INTERVAL);
+    let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(STABLE);
     let mut silent = false;
     loop {
         let mut lasted = Duration::ZERO;
@@ -68,11 +68,11 @@ async fn check_server(shared: &PoolShared) -> Result<(), RedisFault> {
 /// Checks periodically until the server is down, and returns the minimum time that it was up.
 async fn watch_until_down(shared: &PoolShared) -> Duration {
     let mut lasted = Duration::ZERO;
-    while timeout(CHECK_INTERVAL, shared.state.wait_until(false))
+    while timeout(shared.ping_interval, shared.state.wait_until(false))
         .await
         .is_err()
     {
-        lasted += CHECK_INTERVAL;
+        lasted += shared.ping_interval;
         // The pool acts on a fault when it occurs.
         let _ = shared.send(Operation::Get, &ping()).await;
     }

@@ -8,7 +8,7 @@ use std::{
 
 use settings::{
     RedisUrl, ValueKind,
-    kinds::{int, milliseconds, seconds},
+    kinds::{PAUSE, int, milliseconds, seconds},
 };
 
 settings::section! {
@@ -30,6 +30,8 @@ settings::section! {
         /// Time limit of one command. A server that exceeds it is not used until it answers again.
         command_timeout "command_timeout_ms": Duration = "1000"
             in milliseconds(1, 3_600_000), restart;
+        /// Time between two checks (`PING`) of a server that answers.
+        ping_interval: Duration = "30s" in PAUSE, restart;
         /// Key prefix of replies. `kv_cache_index` always uses `cr:kvidx:`, and
         /// `routing.lmcache.prompt_cache` uses `cr:tok:`.
         key_prefix: String = "cr:resp:" in ValueKind::KeyPrefix { max: 256 }, restart;
@@ -61,6 +63,8 @@ pub struct RedisSection {
     pub connect_timeout: Duration,
     /// Time limit for one answer.
     pub command_timeout: Duration,
+    /// Time between two checks of a server that answers.
+    pub ping_interval: Duration,
 }
 
 /// Memory that replaces an unavailable server.
@@ -83,6 +87,7 @@ impl CacheRedis {
             pool_size: self.pool_size,
             connect_timeout: self.connect_timeout,
             command_timeout: self.command_timeout,
+            ping_interval: self.ping_interval,
         })
     }
 

@@ -25,6 +25,7 @@ mod nats_hostile;
 mod overflowing_replay;
 mod polled_list;
 mod recorded_sessions;
+mod reconnects;
 mod shared_socket;
 mod slow_sink;
 mod sse_stream;

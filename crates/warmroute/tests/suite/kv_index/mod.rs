@@ -2,6 +2,7 @@
 //! request depends on it.
 
 mod endpoints;
+mod expiry;
 mod families;
 mod optional;
 mod restart;

@@ -9,6 +9,7 @@ mod gains;
 mod headers;
 mod not_cached;
 mod profiles;
+mod redis_checks;
 mod redis_metrics;
 mod similarity;
 mod streams;
