@@ -139,7 +139,7 @@ fn all_stores_use_redis_over_tls_with_an_authority_of_its_own() {
         eventually("the connection", || {
             (stats(&router)["redis"]["fallback_active"] == false).then_some(())
         });
-        users.stream.say("cache_created", "You are terse.", 100);
+        users.stream.publish("cache_created", "You are terse.", 100);
         users.answer_tokens_once();
         assert_eq!(ask(&router, "why?"), "MISS");
         let mut client = redis.client();

@@ -11,7 +11,7 @@ fn the_running_router_removes_expired_entries_that_nothing_looks_up() {
     let stream = PrefixStream::start();
     let routed = routed(&stream, "  entry_ttl_seconds: 1\n");
     for prompt in ["one", "two", "three"] {
-        stream.say("cache_created", prompt, 100);
+        stream.publish("cache_created", prompt, 100);
     }
     let entries = || page(&routed.router).value("continuum_kv_index_entries", &[]);
     let created = || {

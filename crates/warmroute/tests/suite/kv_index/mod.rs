@@ -1,6 +1,7 @@
 //! The index of KV events for operators: its metric families, its admin endpoints, and that no
 //! request depends on it.
 
+mod block_events;
 mod endpoints;
 mod expiry;
 mod families;

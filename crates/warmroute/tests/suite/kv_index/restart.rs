@@ -4,7 +4,7 @@ use contract_id::contract;
 
 use super::{get, routed};
 use crate::{
-    harness::{RoutedFleet, eventually, says, words},
+    harness::{RoutedFleet, eventually, chat_message, words},
     prefix_stream::PrefixStream,
 };
 
@@ -27,7 +27,7 @@ fn a_restarted_router_has_an_empty_view_and_fills_it_from_its_stream() {
     let stream = PrefixStream::start();
     let mut routed = routed(&stream, "");
     let ask = |routed: &RoutedFleet, system: &str| {
-        let messages = [says("system", system), says("user", "hi")];
+        let messages = [chat_message("system", system), chat_message("user", "hi")];
         routed.chat(&messages, &[]).worker
     };
     // A prompt that the ring does not send to `b`, so that only the view can.
@@ -35,7 +35,7 @@ fn a_restarted_router_has_an_empty_view_and_fills_it_from_its_stream() {
         .map(|n| words(&format!("topic{n}x"), 40))
         .find(|prompt| ask(&routed, prompt) != "b")
         .expect("a ring has more than one owner");
-    stream.say("cache_created", &prompt, 4_000);
+    stream.publish("cache_created", &prompt, 4_000);
     until_entries(&routed, 1);
     assert_eq!(ask(&routed, &prompt), "b");
 
@@ -43,7 +43,7 @@ fn a_restarted_router_has_an_empty_view_and_fills_it_from_its_stream() {
     until_entries(&routed, 0);
     assert_ne!(ask(&routed, &prompt), "b", "nothing was kept anywhere");
 
-    stream.say("cache_created", &prompt, 4_000);
+    stream.publish("cache_created", &prompt, 4_000);
     until_entries(&routed, 1);
     assert_eq!(ask(&routed, &prompt), "b");
 }

@@ -2,7 +2,7 @@
 
 use contract_id::contract;
 
-use super::{CachedRouter, question, status};
+use super::{CachedRouter, chat_body, status};
 use crate::{
     harness::{RawClient, RouterQueries as _, eventually},
     redis_server::RedisServer,
@@ -36,20 +36,20 @@ fn lookups_writes_and_clears_move_the_metrics_of_their_connections() {
         (cached.router.metric("continuum_cache_fallback_active", "") == 0.0).then_some(())
     });
     assert_eq!(cached.redis_answers("set"), 0.0);
-    assert_eq!(status(&cached.ask(&question("why?"))), "MISS not_found");
+    assert_eq!(status(&cached.send(&chat_body("why?"))), "MISS not_found");
     eventually("the reply to be stored", || {
         (cached.redis_answers("set") == 1.0).then_some(())
     });
     let lookups = cached.redis_answers("get");
     assert!(lookups >= 1.0, "{lookups}");
-    assert_eq!(status(&cached.ask(&question("why?"))), "HIT stored");
+    assert_eq!(status(&cached.send(&chat_body("why?"))), "HIT stored");
     assert!(cached.redis_answers("get") > lookups);
     eventually("every connection to be idle", || {
         (cached.connections("active") == 0.0 && cached.connections("idle") >= 1.0).then_some(())
     });
 
     redis.pause();
-    let mut waiting = RawClient::chat(&cached.router.data(), &question("how?"));
+    let mut waiting = RawClient::chat(&cached.router.data(), &chat_body("how?"));
     eventually("a connection to be in use", || {
         (cached.connections("active") >= 1.0).then_some(())
     });

@@ -4,7 +4,7 @@
 use contract_id::contract;
 use serde_json::Value;
 
-use super::{cache_headers, fine, question, status};
+use super::{cache_headers, fine, chat_body, status};
 use crate::{
     encryption::{TestAuthority, TlsFront},
     harness::{
@@ -89,23 +89,23 @@ fn a_second_router_answers_from_the_object_store_and_then_from_its_memory() {
     let tiers = TieredFixture::start();
     let first = tiers.router("ca.pem", "", "");
     assert_eq!(
-        status(&ask(&first, &question("why?"))),
+        status(&ask(&first, &chat_body("why?"))),
         "MISS not_found",
         "both tiers are empty"
     );
     tiers.until_objects(1);
     let name = tiers.objects.names().remove(0);
     assert!(name.starts_with("response-cache/"), "{name}");
-    assert_eq!(status(&ask(&first, &question("why?"))), "HIT stored");
+    assert_eq!(status(&ask(&first, &chat_body("why?"))), "HIT stored");
     assert_eq!(lookups(&first), [[1.0, 1.0], [0.0, 1.0]]);
 
     let second = tiers.router("ca.pem", "", "");
-    assert_eq!(status(&ask(&second, &question("why?"))), "HIT stored");
+    assert_eq!(status(&ask(&second, &chat_body("why?"))), "HIT stored");
     assert_eq!(lookups(&second), [[0.0, 1.0], [1.0, 0.0]]);
     eventually("the copy to the first tier", || {
         (second.metric("continuum_cache_promotions_total", "") == 1.0).then_some(())
     });
-    assert_eq!(status(&ask(&second, &question("why?"))), "HIT stored");
+    assert_eq!(status(&ask(&second, &chat_body("why?"))), "HIT stored");
     assert_eq!(lookups(&second), [[1.0, 1.0], [1.0, 0.0]]);
     assert_eq!(tiers.engine.requests(), 1);
     assert_eq!(second.metric("continuum_cache_demotions_total", ""), 0.0);
@@ -120,12 +120,12 @@ fn a_reply_above_the_limit_of_the_first_tier_is_kept_in_the_second_alone() {
         ", key_prefix: \"own/\"",
         ", l1: {type: memory, max_value_size: 10}",
     );
-    assert_eq!(status(&ask(&router, &question("why?"))), "MISS not_found");
+    assert_eq!(status(&ask(&router, &chat_body("why?"))), "MISS not_found");
     tiers.until_objects(1);
     assert!(tiers.objects.names()[0].starts_with("own/"));
     assert_eq!(router.metric("continuum_cache_demotions_total", ""), 1.0);
     for hits in [1.0, 2.0] {
-        assert_eq!(status(&ask(&router, &question("why?"))), "HIT stored");
+        assert_eq!(status(&ask(&router, &chat_body("why?"))), "HIT stored");
         assert_eq!(lookups(&router)[1], [hits, 1.0]);
     }
     assert_eq!(router.metric("continuum_cache_promotions_total", ""), 0.0);
@@ -140,14 +140,14 @@ fn an_expired_object_is_a_miss_and_the_lookup_deletes_it() {
         ", ttl_override: 1s",
         ", l1: {type: memory, max_value_size: 10}",
     );
-    assert_eq!(status(&ask(&router, &question("why?"))), "MISS not_found");
+    assert_eq!(status(&ask(&router, &chat_body("why?"))), "MISS not_found");
     tiers.until_objects(1);
     assert!(tiers.objects.metadata().contains("expires-at"));
     // A reply that is not stored: what is found after it was there before.
     let refusal = json_reply("400 Bad Request", "", r#"{"error":{"message":"no"}}"#);
     tiers.engine.script(ScriptedReply::whole(refusal));
     eventually("the object to expire", || {
-        let reply = ask(&router, &question("why?"));
+        let reply = ask(&router, &chat_body("why?"));
         (reply.status == 400).then(|| assert_eq!(cache_headers(&reply), "MISS not_found"))
     });
     tiers.until_objects(0);
@@ -159,7 +159,7 @@ fn an_object_store_with_an_untrusted_certificate_is_reported_and_no_request_fail
     let tiers = TieredFixture::start();
     let router = tiers.router("other.pem", "", "");
     for text in ["why?", "how?", "why?"] {
-        let reply = ask(&router, &question(text));
+        let reply = ask(&router, &chat_body(text));
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
     let log = eventually("the refusal to be reported", || {
