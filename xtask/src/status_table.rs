@@ -87,7 +87,8 @@ fn result_of<'r>(test: &ContractTest, results: &'r [TestResult]) -> &'r str {
             inside.starts_with("src/") && (row.name == test.inner || row.name.ends_with(&end))
         })
     });
-    row.or_else(|| of_chosen_program(inside, &exact, results))
+    row.copied()
+        .or_else(|| of_chosen_program(inside, &exact, results))
         .map_or(NOT_RUN, |row| row.result.as_str())
 }
 

@@ -138,8 +138,7 @@ impl StreamDriver {
         let Some(why) = outcome.rejection else {
             let done = outcome.update;
             if matches!(event.change, StandardChange::Stored { .. }) {
-                self.past
-                    .record_store(event.stream.medium().tier(), &done);
+                self.past.record_store(event.stream.medium().tier(), &done);
             }
             self.sequencer
                 .record(done.applied, done.orphans, done.ignored);

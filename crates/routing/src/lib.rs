@@ -47,8 +47,8 @@ mod state;
 mod state_lock;
 mod survey;
 
-pub use attempt_end::AttemptEnd;
 pub use api::{ReservedLoad, TargetLoad, TierTokens};
+pub use attempt_end::AttemptEnd;
 pub use candidate::{
     CacheSource, Candidate, ExcludeReason, ExcludedTarget, LmcacheFacts, Pin, Tiers,
 };

@@ -7,8 +7,8 @@ use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::{KvIndex, SpeculationId};
 
 use crate::{
-    Policy, Rates, ReleasedRequest, ReservationId, RoutingSettings, SessionMode, TargetLoad,
-    Ticket, policy::rule::PolicyRules, state::RouterState, state_lock::StateLock,
+    AttemptEnd, Policy, Rates, ReleasedRequest, ReservationId, RoutingSettings, SessionMode,
+    TargetLoad, Ticket, policy::rule::PolicyRules, state::RouterState, state_lock::StateLock,
 };
 
 /// The decision state machine, shared by all requests. It has one lock; every call holds it

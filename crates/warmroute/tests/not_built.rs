@@ -15,7 +15,14 @@ fn refusal(config: &str) -> String {
     std::fs::write(file.path(), config).expect("it can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
     command
-        .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "-c"])
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+            "-c",
+        ])
         .arg(file.path());
     let output = limit::output(&mut command, Duration::from_secs(60));
     assert!(!output.status.success(), "{config}");
@@ -33,7 +40,9 @@ fn the_program_names_the_missing_feature_for_each_store_in_redis() {
             "response_cache.backend",
         ),
         (
-            format!("response_cache: {{{redis}}}\nkv_cache_index: {{enabled: true, backend: redis}}\n"),
+            format!(
+                "response_cache: {{{redis}}}\nkv_cache_index: {{enabled: true, backend: redis}}\n"
+            ),
             "kv_cache_index.backend",
         ),
     ] {

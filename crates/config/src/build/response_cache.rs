@@ -72,20 +72,38 @@ fn authorities_have_an_encrypted_connection(
     problems: &mut Vec<ProblemDraft>,
 ) {
     let (redis, l2) = (cache.key("redis"), cache.key("l2"));
-    let redis_is_plain =
-        CacheRedis::read(redis).and_then(|redis| redis.address()).is_some_and(|server| !server.tls);
-    let l2_is_plain = l2
-        .key("endpoint")
-        .text()
-        .is_some_and(|url| url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://")));
+    let redis_is_plain = CacheRedis::read(redis)
+        .and_then(|redis| redis.address())
+        .is_some_and(|server| !server.tls);
+    let l2_is_plain = l2.key("endpoint").text().is_some_and(|url| {
+        url.get(..7)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"))
+    });
     for (section, path, is_plain, expected) in [
-        (redis, "response_cache.redis.tls_ca", redis_is_plain, "`tls: true`, a rediss:// URL, or no `tls_ca`"),
-        (l2, "response_cache.l2.tls_ca", l2_is_plain, "an https:// endpoint, or no `tls_ca`"),
+        (
+            redis,
+            "response_cache.redis.tls_ca",
+            redis_is_plain,
+            "`tls: true`, a rediss:// URL, or no `tls_ca`",
+        ),
+        (
+            l2,
+            "response_cache.l2.tls_ca",
+            l2_is_plain,
+            "an https:// endpoint, or no `tls_ca`",
+        ),
     ] {
         let key = section.key("tls_ca");
         if is_plain && key.text().is_some() {
-            let draft = ProblemDraft::new(path, "the connection is not encrypted: `tls_ca` does not apply");
-            problems.push(problem_at(draft.expected(expected).in_context(), key, section));
+            let draft = ProblemDraft::new(
+                path,
+                "the connection is not encrypted: `tls_ca` does not apply",
+            );
+            problems.push(problem_at(
+                draft.expected(expected).in_context(),
+                key,
+                section,
+            ));
         }
     }
 }

@@ -42,7 +42,10 @@ fn a_worker_that_loads_for_too_long_is_down_and_is_used_once_it_has_loaded() {
     let (loading, other) = (engine(), engine());
     loading.answer("/health", "503 Service Unavailable", "loading");
     let entry = |name: &str, engine: &ScriptedEngine| {
-        format!("{{name: {name}, url: \"{}\", type: vllm, models: [m]}}", engine.url())
+        format!(
+            "{{name: {name}, url: \"{}\", type: vllm, models: [m]}}",
+            engine.url()
+        )
     };
     let config = format!(
         "workers: [{}, {}]\nhealth_checks: {{interval: 300ms, warmup_check_interval: 100ms, max_warmup_duration: 1500ms}}\n",
@@ -53,7 +56,10 @@ fn a_worker_that_loads_for_too_long_is_down_and_is_used_once_it_has_loaded() {
     until_state(&router, "warming_up");
     eventually("the other worker", || {
         let workers = router.workers();
-        workers.iter().any(|worker| worker["state"] == "ready").then_some(())
+        workers
+            .iter()
+            .any(|worker| worker["state"] == "ready")
+            .then_some(())
     });
     assert_eq!(workers_of_requests(&router), ["b"; 6]);
 

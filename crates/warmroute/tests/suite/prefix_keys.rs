@@ -14,7 +14,10 @@ struct Conversation {
 fn conversations(count: usize) -> Vec<Conversation> {
     let ask = json!([{"role": "user", "content": "hello"}]);
     let with_system = |n: usize| {
-        let (head, tail) = (format!("You are assistant {n}. "), words(&n.to_string(), 12));
+        let (head, tail) = (
+            format!("You are assistant {n}. "),
+            words(&n.to_string(), 12),
+        );
         let block = |text: &str| json!({"type": "text", "text": text});
         let marked = json!({"type": "text", "text": head, "cache_control": {"type": "ephemeral"}});
         let system = json!({"role": "system", "content": format!("{head}{tail}")});

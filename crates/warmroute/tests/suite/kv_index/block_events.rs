@@ -74,7 +74,12 @@ fn a_reset_cache_counts_as_purged_and_a_restarted_engine_as_reconnected() {
     let ready = routed.engines[0].ready.clone();
     let address = |key: &str| ready[key][0].as_str().expect("an address").to_owned();
     let (port, events, replay) = (
-        routed.engines[0].data().rsplit(':').next().unwrap().to_owned(),
+        routed.engines[0]
+            .data()
+            .rsplit(':')
+            .next()
+            .unwrap()
+            .to_owned(),
         address("kv_events"),
         address("replay"),
     );

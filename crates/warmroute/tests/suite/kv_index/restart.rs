@@ -4,7 +4,7 @@ use contract_id::contract;
 
 use super::{get, routed};
 use crate::{
-    harness::{RoutedFleet, eventually, chat_message, words},
+    harness::{RoutedFleet, chat_message, eventually, words},
     prefix_stream::PrefixStream,
 };
 

@@ -33,5 +33,7 @@ fn an_idle_router_pings_redis_and_notices_by_that_alone_when_it_stops_to_answer(
     let health = RawClient::get(&cached.router.data(), "/health").json();
     assert_eq!(health["degraded"], json!(["redis"]));
     redis.resume();
-    eventually("Redis to be in use again", || (fallback() == 0.0).then_some(()));
+    eventually("Redis to be in use again", || {
+        (fallback() == 0.0).then_some(())
+    });
 }

@@ -4,7 +4,7 @@
 use contract_id::contract;
 use serde_json::Value;
 
-use super::{cache_headers, fine, chat_body, status};
+use super::{cache_headers, chat_body, fine, status};
 use crate::{
     encryption::{TestAuthority, TlsFront},
     harness::{
