@@ -205,7 +205,8 @@ fn a_file_of_authorities_that_cannot_be_read_is_an_error_at_the_start() {
     )
     .unwrap();
     let file = config.path().display().to_string();
-    let flags = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+    let listen = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+    let flags = [&["-w", "http://127.0.0.1:1"] as &[&str], &listen].concat();
     let done = Program::finish(&[&["serve", "-c", &file] as &[&str], &flags].concat());
     assert_ne!(done.code, Some(0));
     assert!(

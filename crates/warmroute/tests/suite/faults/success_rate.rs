@@ -4,7 +4,7 @@ use contract_id::contract;
 use serde_json::Value;
 
 use super::fleet::SimulatedRouter;
-use crate::harness::{Program, RawClient, RouterQueries as _, SimControls as _, chat, streamed};
+use crate::harness::{Program, RawClient, RouterQueries as _, chat, streamed};
 
 /// One engine behind a router whose receipts show the success rate.
 fn scored_engine() -> SimulatedRouter {
@@ -24,7 +24,7 @@ fn rate_before(fleet: &SimulatedRouter, fault: &str, body: &Value) -> f64 {
     fleet.fault(fault);
     let reply = fleet.post(body);
     fleet.fault("none");
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
     let receipt = fleet.router.receipt_of(&reply);
     receipt["candidates"][0]["terms"]["health"]
         .as_f64()
@@ -46,7 +46,8 @@ fn a_reply_that_fails_after_its_first_byte_counts_against_its_worker() {
         ("none", &stream, Some(true)),
         ("error_mid:2", &stream, Some(false)),
         ("none", &stream, Some(true)),
-        ("no_done", &stream, Some(false)),
+        // It has its finish reason.
+        ("no_done", &stream, Some(true)),
         ("429", &stream, None),
         ("none", &plain, Some(true)),
         ("500", &plain, Some(false)),
@@ -77,7 +78,7 @@ fn a_client_that_disconnects_is_no_verdict_on_its_worker() {
     let mut client = RawClient::chat(&fleet.router.data(), &long);
     client.read_until("\n\n");
     drop(client);
-    fleet.router.settled();
+    fleet.router.wait_until_idle();
     // Counted as a success it would leave the rate at 1/2 after the failure, not at 0.
     let stream = streamed(chat("sim", "hi", 20));
     for (fault, expected) in [("reset_mid:2", 1.0), ("none", 0.0)] {

@@ -57,7 +57,7 @@ impl TieredFixture {
         let env = [("S3_ACCESS_KEY", KEYS.0), ("S3_SECRET_KEY", KEYS.1)];
         let workers = [format!("w={}", self.engine.url())];
         Program::serve_with_env(&workers, &["-c", &path], &env)
-            .keeping(file)
+            .with_file(file)
             .ready(1)
     }
 
