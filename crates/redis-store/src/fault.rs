@@ -80,6 +80,17 @@ impl RedisFault {
         }
     }
 
+    /// Returns the fault for a node of a cluster.
+    pub(crate) fn cluster() -> Self {
+        Self {
+            kind: FaultKind::Other,
+            outage: true,
+            reason: "response_cache.redis.url names a node of a Redis Cluster (cluster_enabled:1), which refuses the keys of \
+                     other nodes: expected one server, or a primary with replicas; give the URL of such a server"
+                .to_owned(),
+        }
+    }
+
     /// Returns the fault for a skipped command: the server is known to be down.
     pub(crate) fn unavailable() -> Self {
         Self {

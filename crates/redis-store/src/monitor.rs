@@ -52,16 +52,17 @@ pub(crate) async fn watch(shared: Arc<PoolShared>) {
 async fn check_server(shared: &PoolShared) -> Result<(), RedisFault> {
     let dial: &RedisDialer = shared.connections.manager();
     let mut connection = dial.open().await?;
-    match timeout(
-        shared.command_timeout,
-        connection.send(&ping(), MOST_ANSWER),
-    )
-    .await
-    {
-        Err(_) => Err(RedisFault::timeout("answer", shared.command_timeout)),
-        Ok(Err(fault)) => Err(fault),
-        Ok(Ok(answers)) if is_pong(&answers) => Ok(()),
-        Ok(Ok(answers)) => Err(unready(&answers)),
+    let limit = shared.command_timeout;
+    match timeout(limit, connection.send(&ping(), MOST_ANSWER)).await {
+        Err(_) => return Err(RedisFault::timeout("answer", limit)),
+        Ok(Err(fault)) => return Err(fault),
+        Ok(Ok(answers)) if is_pong(&answers) => {}
+        Ok(Ok(answers)) => return Err(unready(&answers)),
+    }
+    // Only a clear answer counts: the account may lack the right to ask.
+    match timeout(limit, connection.send(&cluster_info(), MOST_ANSWER)).await {
+        Ok(Ok(answers)) if is_cluster(&answers) => Err(RedisFault::cluster()),
+        _ => Ok(()),
     }
 }
 
@@ -83,6 +84,23 @@ fn ping() -> Pipeline {
     let mut pipeline = Pipeline::new();
     pipeline.ignore_errors().cmd("PING");
     pipeline
+}
+
+fn cluster_info() -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    pipeline.ignore_errors().cmd("INFO").arg("cluster");
+    pipeline
+}
+
+/// Returns whether the server is a node of a cluster.
+fn is_cluster(answers: &[Value]) -> bool {
+    let text = match answers {
+        [Value::BulkString(text)] => String::from_utf8_lossy(text),
+        [Value::VerbatimString { text, .. }] => text.as_str().into(),
+        _ => return false,
+    };
+    text.lines()
+        .any(|line| line.trim_end() == "cluster_enabled:1")
 }
 
 fn is_pong(answers: &[Value]) -> bool {
