@@ -87,7 +87,23 @@ fn result_of<'r>(test: &ContractTest, results: &'r [TestResult]) -> &'r str {
             inside.starts_with("src/") && (row.name == test.inner || row.name.ends_with(&end))
         })
     });
-    row.map_or(NOT_RUN, |row| row.result.as_str())
+    row.copied()
+        .or_else(|| of_chosen_program(inside, &exact, results))
+        .map_or(NOT_RUN, |row| row.result.as_str())
+}
+
+/// Returns the result of a test in a program of one file that was chosen alone, as by
+/// `--test not_built`. Such a run has no unit tests, so the log does not tell its package: the
+/// test's name must be the only one of its kind.
+fn of_chosen_program<'r>(
+    file: &str,
+    name: &str,
+    results: &'r [TestResult],
+) -> Option<&'r TestResult> {
+    let mut rows = results
+        .iter()
+        .filter(|row| row.program == file && row.name == name);
+    rows.next().filter(|_| rows.next().is_none())
 }
 
 /// Whether a test program, given by its root file, may contain tests of this file.
@@ -176,6 +192,23 @@ mod tests {
             name,
             result,
         }
+    }
+
+    #[test]
+    fn a_test_program_that_was_chosen_alone_is_found_by_the_names_of_its_tests() {
+        let tests = [
+            test("crates/net/tests/not_built.rs", "a", &["V9"]),
+            test("crates/zmtp/tests/not_built.rs", "b", &["V9"]),
+        ];
+        // The log has them under the package whose unit tests ran last.
+        let mut results = vec![
+            row("xtask", "tests/not_built.rs", "a", "ok"),
+            row("xtask", "tests/not_built.rs", "b", "failed"),
+        ];
+        let found = tests.each_ref().map(|test| result_of(test, &results));
+        assert_eq!(found, ["ok", "failed"]);
+        results.push(row("xtask", "tests/not_built.rs", "a", "ok"));
+        assert_eq!(result_of(&tests[0], &results), NOT_RUN, "whose is it?");
     }
 
     #[test]

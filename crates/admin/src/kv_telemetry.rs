@@ -8,7 +8,7 @@
 
 use std::{fmt, sync::Arc};
 
-use event_sources::StreamState;
+use event_sources::{StreamState, TierMoves};
 use fleet::{BackendFeed, Fleet};
 use kv_index::KvIndex;
 use prefix_view::{BackendStats, EventKind, ViewStats};
@@ -128,10 +128,20 @@ fn streams(out: &mut FamilyEncoder<'_>, feeds: &[BackendFeed]) -> fmt::Result {
 /// Encodes the resulting index changes.
 fn changes(out: &mut FamilyEncoder<'_>, feeds: &[BackendFeed], view: &ViewStats) -> fmt::Result {
     let of_blocks = |feed: &BackendFeed, kind: EventKind| match kind {
-        EventKind::Created => feed.blocks.stored,
+        // Each store event has one type, as the events of prefixes do.
+        EventKind::Created => {
+            let TierMoves {
+                offloaded,
+                reloaded,
+            } = feed.blocks.moves;
+            feed.blocks
+                .stored
+                .saturating_sub(offloaded.saturating_add(reloaded))
+        }
         EventKind::Evicted => feed.blocks.removed,
         EventKind::Purged => feed.blocks.cleared,
-        EventKind::Offloaded | EventKind::Reloaded => 0,
+        EventKind::Offloaded => feed.blocks.moves.offloaded,
+        EventKind::Reloaded => feed.blocks.moves.reloaded,
     };
     let of_prefixes = |feed: &BackendFeed, kind: EventKind| {
         let own = view.backends.iter().find(|own| own.backend == feed.backend);
@@ -139,7 +149,7 @@ fn changes(out: &mut FamilyEncoder<'_>, feeds: &[BackendFeed], view: &ViewStats)
     };
     out.counters(
         "continuum_kv_index_events",
-        "Events by what they did: of blocks stored is created, removed evicted and cleared purged",
+        "Events by their effect; of blocks: stored is created, offloaded below the device or reloaded to it, removed is evicted, cleared is purged",
         feeds.iter().flat_map(|feed| {
             EventKind::ALL.map(|kind| {
                 let labels = [("backend", &*feed.backend), ("type", kind.as_str())];

@@ -20,24 +20,14 @@ pub enum Anchor<'a> {
 }
 
 impl<'a> Anchor<'a> {
-    /// Returns the anchor of a request in one of OpenAI's forms. `None` if it has no usable text.
+    /// Returns the anchor of a request in one of OpenAI's forms; that of a messages request is the
+    /// anchor of its chat ([`crate::messages_to_chat`]). `None` if it has no usable text.
     pub fn of(view: &RequestView<'a>) -> Option<Self> {
         match &view.prompt {
             PromptPart::Messages(messages) => Self::of_messages(*messages),
             PromptPart::Text(text) => not_empty(text.clone()).map(Self::Message),
             PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => None,
         }
-    }
-
-    /// Returns the anchor of a request in Anthropic's form: its top-level `system`, else its
-    /// messages.
-    pub fn of_system(system: Option<RawJson<'a>>, messages: Option<RawJson<'a>>) -> Option<Self> {
-        let system = system
-            .and_then(content_text)
-            .map(steady_text)
-            .and_then(not_empty)
-            .map(Self::System);
-        system.or_else(|| messages.and_then(Self::of_messages))
     }
 
     /// Returns the first system message; if it is missing or empty, the first other message.

@@ -34,6 +34,7 @@ mod sink;
 mod sse;
 mod status;
 mod stream_driver;
+mod tier_moves;
 mod zmq_source;
 
 pub use api::{StreamCounts, StreamReport};
@@ -55,5 +56,6 @@ pub use sse::{
     EventSink, EventTransport, PrefixSink, SinkCounts, SseEndpoint, SseEndpointError, SseSource,
     SseSpec, StandardSink, StreamMessage,
 };
+pub use tier_moves::TierMoves;
 pub use zmq_source::{EventDefaults, SourceSettings, SourceSpec, ZmqSource};
 pub use zmtp::{Endpoint, EndpointError};

@@ -7,7 +7,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
-use kv_blocks::{BlockSize, DpRank, IndexUpdate, Moment, Target, Tier, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, IndexUpdate, Moment, NamedBlocks, StoredBlocks, Target, Tier, WorkerId,
+};
 use kv_events::{
     StreamState,
     trtllm::{TrtAction, TrtStream},
@@ -239,6 +241,11 @@ impl Poller {
                     IndexUpdate::Cleared | IndexUpdate::ClearedTier(_) => self.past.cleared += 1,
                 }
                 let done = self.index.apply(target, &update);
+                if let IndexUpdate::Stored(StoredBlocks { tier, .. })
+                | IndexUpdate::Named(NamedBlocks { tier, .. }) = &update
+                {
+                    self.past.moves.record_store(*tier, &done);
+                }
                 self.past.counts.orphans += u64::from(done.orphans > 0);
             }
             TrtAction::Clear { rank } => {

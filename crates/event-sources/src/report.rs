@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::TierMoves;
+
 /// Ignored events by reason. The set of reasons is closed: those of the codec, and `no_effect` for
 /// events without effect on the index.
 pub type IgnoredCounts = BTreeMap<&'static str, u64>;
@@ -11,6 +13,8 @@ pub type IgnoredCounts = BTreeMap<&'static str, u64>;
 pub struct SourceCounters {
     /// Store events.
     pub stored: u64,
+    /// Those of them that moved blocks between tiers.
+    pub moves: TierMoves,
     /// Remove events.
     pub removed: u64,
     /// Clear events.

@@ -1,9 +1,10 @@
 //! The status that a source's task publishes to its handle.
 
-use kv_blocks::Moment;
+use kv_blocks::{Moment, Tier};
 use kv_events::{Sequencer, SequencerCounts, StreamState, vllm::IgnoredReason};
+use kv_index::UpdateOutcome;
 
-use crate::{IgnoredCounts, SinkCounts, SourceCounters, StreamCounts, sse::MessageRate};
+use crate::{IgnoredCounts, SinkCounts, SourceCounters, StreamCounts, TierMoves, sse::MessageRate};
 
 /// The status of a stream, replaced as a whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +71,7 @@ impl Default for StreamStatus {
 pub(crate) struct StreamTotals {
     counts: StreamCounts,
     stored: u64,
+    moves: TierMoves,
     removed: u64,
     cleared: u64,
     /// In the order of [`IgnoredReason::ALL`].
@@ -83,6 +85,7 @@ impl From<SinkCounts> for StreamTotals {
         let SinkCounts {
             counts,
             stored,
+            moves,
             removed,
             cleared,
             rejected,
@@ -91,6 +94,7 @@ impl From<SinkCounts> for StreamTotals {
         Self {
             counts,
             stored,
+            moves,
             removed,
             cleared,
             rejected,
@@ -103,6 +107,11 @@ impl StreamTotals {
     /// Counts a message with an unknown layout.
     pub(crate) fn record_unreadable(&mut self) {
         self.counts.decode_errors += 1;
+    }
+
+    /// Counts a store event by its tier and outcome.
+    pub(crate) fn record_store(&mut self, tier: Tier, done: &UpdateOutcome) {
+        self.moves.record_store(tier, done);
     }
 
     /// Counts a dropped message.
@@ -131,6 +140,7 @@ impl StreamTotals {
                 unlisted_media: more.kinds.unlisted_media,
             },
             stored: more.kinds.stored,
+            moves: TierMoves::default(),
             removed: more.kinds.removed,
             cleared: more.kinds.cleared,
             ignored: IgnoredReason::ALL.map(|reason| more.ignored_by(reason)),
@@ -144,11 +154,13 @@ impl StreamTotals {
         let Self {
             counts,
             stored,
+            moves,
             removed,
             cleared,
             ignored,
             rejected,
         } = self;
+        moves.add(other.moves);
         for (total, more) in [
             (&mut counts.batches, other.counts.batches),
             (&mut counts.events, other.counts.events),
@@ -195,6 +207,7 @@ impl StreamTotals {
             .zip(self.ignored);
         SourceCounters {
             stored: self.stored,
+            moves: self.moves,
             removed: self.removed,
             cleared: self.cleared,
             ignored: reasons

@@ -4,10 +4,10 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use kv_blocks::{IndexUpdate, Moment, StoredBlocks, Target};
+use kv_blocks::{IndexUpdate, Moment, NamedBlocks, StoredBlocks, Target};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState, frames,
-    standard::{EventRejection, StreamOutput},
+    standard::{EventRejection, StandardChange, StreamOutput},
 };
 use kv_index::UpdateOutcome;
 use net::Clock;
@@ -132,11 +132,14 @@ impl StreamDriver {
 
     fn envelope(&mut self, output: &StreamOutput) {
         let outcome = self.sink.envelope(output);
-        if !matches!(output, StreamOutput::Event(_)) {
+        let StreamOutput::Event(event) = output else {
             return;
-        }
+        };
         let Some(why) = outcome.rejection else {
             let done = outcome.update;
+            if matches!(event.change, StandardChange::Stored { .. }) {
+                self.past.record_store(event.stream.medium().tier(), &done);
+            }
             self.sequencer
                 .record(done.applied, done.orphans, done.ignored);
             if outcome.rehashed {
@@ -168,6 +171,11 @@ impl StreamDriver {
                 None => self.sink.apply(self.spec.target, &update),
             }
         };
+        match &update {
+            IndexUpdate::Stored(StoredBlocks { tier, .. })
+            | IndexUpdate::Named(NamedBlocks { tier, .. }) => self.past.record_store(*tier, &done),
+            _ => {}
+        }
         self.sequencer
             .record(done.applied, done.orphans, done.ignored);
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use event_sources::{SourceHandle, StreamState};
+use event_sources::{SourceHandle, StreamState, TierMoves};
 
 use crate::worker_record::WorkerRecord;
 
@@ -36,6 +36,8 @@ pub struct BackendFeed {
 pub struct BlockEvents {
     /// Events that stored blocks.
     pub stored: u64,
+    /// Those of them that moved blocks between tiers.
+    pub moves: TierMoves,
     /// Events that removed blocks.
     pub removed: u64,
     /// Events that cleared all blocks.
@@ -87,6 +89,7 @@ impl BackendFeeds {
         for stream in &entry.streams {
             let counters = stream.source.counters();
             feed.blocks.stored += counters.stored;
+            feed.blocks.moves.add(counters.moves);
             feed.blocks.removed += counters.removed;
             feed.blocks.cleared += counters.cleared;
             feed.add(&stream.source);

@@ -20,8 +20,8 @@ pub use self::redis_pool::RedisPool;
 use self::store::{PrefixViewStore, SharedViewParts};
 use crate::backend_feeds::{BackendFeeds, is_connected};
 
-/// Interval between sweeps of expired prefixes.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// Longest interval between sweeps of expired prefixes.
+const LONGEST_SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The prefix view and its streams.
 #[derive(Debug)]
@@ -102,9 +102,9 @@ impl PrefixViewService {
             let sink = PrefixSink::new(view.index(), backend, kind);
             sources.push(SseSource::spawn(spec, Box::new(sink), clock));
         }
-        let swept = view.index();
+        let (swept, interval) = (view.index(), sweep_interval(settings.entry_ttl));
         let sweeper = runtime::spawn(supervise("prefix_sweep", move || {
-            sweep(Arc::clone(&swept), clock)
+            sweep(Arc::clone(&swept), interval, clock)
         }));
         Ok(Some(Self {
             view,
@@ -204,9 +204,14 @@ fn api_key<'a>(
         .map(config::Secret::expose)
 }
 
-async fn sweep(view: Arc<dyn PrefixIndex>, clock: Clock) {
+/// Returns the interval between sweeps: an expired entry takes memory for at most another lifetime.
+fn sweep_interval(entry_ttl: Duration) -> Duration {
+    entry_ttl.min(LONGEST_SWEEP_INTERVAL)
+}
+
+async fn sweep(view: Arc<dyn PrefixIndex>, interval: Duration, clock: Clock) {
     loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
+        tokio::time::sleep(interval).await;
         let (view, now) = (Arc::clone(&view), clock.now());
         // Visits every prefix, so it runs on a blocking thread.
         let _ = runtime::spawn_blocking(move || view.cleanup_expired(now)).await;

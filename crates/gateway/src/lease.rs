@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kv_blocks::Target;
-use routing::{Decision, PrefillLeg, ReservationId};
+use routing::{AttemptEnd, Decision, PrefillLeg, ReservationId};
 
 use crate::queue_waiters::QueueWaiters;
 
@@ -17,7 +17,9 @@ pub(crate) struct Lease {
     id: ReservationId,
     target: Target,
     first_token_seen: bool,
-    end: LeaseEnd,
+    sent: bool,
+    /// The attempt's result, if it was sent.
+    end: AttemptEnd,
     /// The load of the prefill worker until the prompt is computed, if there is one.
     prefill: Option<Box<Lease>>,
 }
@@ -33,17 +35,6 @@ pub(crate) struct PlacedAttempt {
     pub(crate) engine_priority: i64,
 }
 
-/// The part of the request that reached the worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LeaseEnd {
-    /// Its prompt.
-    Done,
-    /// The attempt failed at the worker.
-    Failed,
-    /// Nothing was sent.
-    Unsent,
-}
-
 impl Lease {
     pub(crate) fn new(waiters: Arc<QueueWaiters>, id: ReservationId, target: Target) -> Self {
         Self {
@@ -51,7 +42,9 @@ impl Lease {
             id,
             target,
             first_token_seen: false,
-            end: LeaseEnd::Done,
+            sent: true,
+            // Of a request that is dropped without an end.
+            end: AttemptEnd::Cancelled,
             prefill: None,
         }
     }
@@ -71,24 +64,25 @@ impl Lease {
     pub(crate) fn finish_prefill(&mut self, computed: bool) {
         if let Some(mut prefill) = self.prefill.take().filter(|_| computed) {
             prefill.first_token();
+            prefill.end = AttemptEnd::Complete;
         }
     }
 
     /// Frees the prefill load of a failed prefill; its cache is not expected to hold the prompt.
-    pub(crate) fn fail_prefill(&mut self) {
+    pub(crate) fn fail_prefill(&mut self, end: AttemptEnd) {
         if let Some(prefill) = self.prefill.take() {
-            prefill.fail();
+            prefill.end_with(end);
         }
     }
 
     /// Marks the decode leg as unsent: the request still waits for its prompt.
     pub(crate) fn mark_unsent(&mut self) {
-        self.end = LeaseEnd::Unsent;
+        self.sent = false;
     }
 
     /// Marks the request as sent.
     pub(crate) fn mark_sent(&mut self) {
-        self.end = LeaseEnd::Done;
+        self.sent = true;
     }
 
     /// Records the end of the prefill; later calls do nothing.
@@ -109,19 +103,23 @@ impl Lease {
         }
     }
 
-    /// Ends a failed attempt: frees the load, and drops what the worker's cache was expected to
-    /// hold.
-    pub(crate) fn fail(mut self) {
-        self.end = LeaseEnd::Failed;
+    /// Records the result with which the attempt will end.
+    pub(crate) fn set_end(&mut self, end: AttemptEnd) {
+        self.end = end;
+    }
+
+    /// Ends the attempt with this result and frees the load.
+    pub(crate) fn end_with(mut self, end: AttemptEnd) {
+        self.set_end(end);
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        match self.end {
-            LeaseEnd::Done => self.waiters.done(self.id),
-            LeaseEnd::Failed => self.waiters.failed(self.id),
-            LeaseEnd::Unsent => self.waiters.withdraw(self.id),
+        if self.sent {
+            self.waiters.end_attempt(self.id, self.end);
+        } else {
+            self.waiters.withdraw(self.id);
         }
     }
 }
@@ -149,10 +147,15 @@ mod tests {
     #[tokio::test]
     async fn every_end_of_a_lease_frees_its_load_once() {
         let test = TestGateway::new();
-        let ends: [fn(Lease); 4] = [drop, Lease::fail, Lease::withdraw, |mut lease| {
-            lease.first_token();
-            lease.first_token();
-        }];
+        let ends: [fn(Lease); 4] = [
+            drop,
+            |lease| lease.end_with(AttemptEnd::Failed),
+            Lease::withdraw,
+            |mut lease| {
+                lease.first_token();
+                lease.first_token();
+            },
+        ];
         for end in ends {
             let (first, other) = (lease(&test, 1), lease(&test, 1));
             assert_eq!(
@@ -180,7 +183,7 @@ mod tests {
             (|_| {}, 1),
             (|lease| lease.finish_prefill(true), 0),
             (|lease| lease.finish_prefill(false), 0),
-            (Lease::fail_prefill, 0),
+            (|lease| lease.fail_prefill(AttemptEnd::Failed), 0),
             (Lease::first_token, 0),
         ];
         for (end, left) in ends {

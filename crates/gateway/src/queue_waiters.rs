@@ -19,7 +19,7 @@ use fleet::Fleet;
 use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
-use routing::{Job, ReleasedRequest, ReservationId, Router, Ticket, WaitReason};
+use routing::{AttemptEnd, Job, ReleasedRequest, ReservationId, Router, Ticket, WaitReason};
 use tokio::sync::{Notify, oneshot};
 
 use crate::model_watch::ModelWatch;
@@ -81,12 +81,8 @@ impl QueueWaiters {
         self.deliver(self.router.first_token(self.clock.now(), id));
     }
 
-    pub(crate) fn done(&self, id: ReservationId) {
-        self.deliver(self.router.done(self.clock.now(), id));
-    }
-
-    pub(crate) fn failed(&self, id: ReservationId) {
-        self.deliver(self.router.failed(self.clock.now(), id));
+    pub(crate) fn end_attempt(&self, id: ReservationId, end: AttemptEnd) {
+        self.deliver(self.router.end_attempt(self.clock.now(), id, end));
     }
 
     pub(crate) fn withdraw(&self, id: ReservationId) {

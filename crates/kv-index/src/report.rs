@@ -14,6 +14,8 @@ pub struct UpdateOutcome {
     /// Blocks without effect: removals of unknown ones, stores refused for lack of room or of a
     /// registration.
     pub ignored: u32,
+    /// Stored blocks that the target held in another tier only.
+    pub moved: u32,
 }
 
 impl UpdateOutcome {
@@ -25,6 +27,7 @@ impl UpdateOutcome {
             applied,
             orphans: 0,
             ignored: all - applied,
+            moved: 0,
         }
     }
 

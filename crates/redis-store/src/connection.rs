@@ -3,7 +3,7 @@
 //! `net` opens the sockets instead of the client library, whose streams do not bound the length of
 //! an answer.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use config::RedisSection;
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
@@ -60,7 +60,7 @@ impl RedisDialer {
             host: url.host().to_owned(),
             trust: settings
                 .tls
-                .then(TrustRoots::system)
+                .then(|| trust_roots(settings.tls_ca.as_deref()))
                 .transpose()?
                 .map(|trust| trust.without_http()),
             info,
@@ -79,7 +79,7 @@ impl RedisDialer {
                 Some(trust) => trust
                     .encrypt(stream, &self.host)
                     .await
-                    .map_err(|it| RedisFault::unreachable(&it))?,
+                    .map_err(|it| RedisFault::handshake(&self.host, &it))?,
             };
             self.greet(stream).await
         };
@@ -104,6 +104,10 @@ impl RedisDialer {
             driver: runtime::spawn(driver),
         })
     }
+}
+
+fn trust_roots(tls_ca: Option<&Path>) -> Result<TrustRoots, TrustError> {
+    tls_ca.map_or_else(TrustRoots::system, TrustRoots::with_authorities_in)
 }
 
 impl Manager for RedisDialer {

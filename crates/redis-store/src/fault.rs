@@ -60,11 +60,34 @@ impl RedisFault {
         }
     }
 
+    /// Returns the fault for a connection that could not be encrypted.
+    pub(crate) fn handshake(host: &str, error: &io::Error) -> Self {
+        Self {
+            reason: format!(
+                "the TLS handshake failed ({}): the server needs a certificate for {host} by an authority that this machine \
+                 or response_cache.redis.tls_ca trusts",
+                cut(&error.to_string())
+            ),
+            ..Self::unreachable(error)
+        }
+    }
+
     pub(crate) fn timeout(what: &str, limit: std::time::Duration) -> Self {
         Self {
             kind: FaultKind::Timeout,
             outage: true,
             reason: format!("no {what} within {limit:?}"),
+        }
+    }
+
+    /// Returns the fault for a node of a cluster.
+    pub(crate) fn cluster() -> Self {
+        Self {
+            kind: FaultKind::Other,
+            outage: true,
+            reason: "response_cache.redis.url names a node of a Redis Cluster (cluster_enabled:1), which refuses the keys of \
+                     other nodes: expected one server, or a primary with replicas; give the URL of such a server"
+                .to_owned(),
         }
     }
 

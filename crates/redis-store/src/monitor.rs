@@ -19,12 +19,12 @@ const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(20);
 /// Maximum share of jitter, so that routers that lost one server together do not return together.
 const JITTER: f64 = 0.1;
-/// Wait between two checks of a server that is up; one that was up this long counts as stable.
-const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// A server that was up this long counts as stable: the waits begin with the first one again.
+const STABLE: Duration = Duration::from_secs(30);
 
 /// Runs for ever; its owner aborts it.
 pub(crate) async fn watch(shared: Arc<PoolShared>) {
-    let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(CHECK_INTERVAL);
+    let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(STABLE);
     let mut silent = false;
     loop {
         let mut lasted = Duration::ZERO;
@@ -52,27 +52,28 @@ pub(crate) async fn watch(shared: Arc<PoolShared>) {
 async fn check_server(shared: &PoolShared) -> Result<(), RedisFault> {
     let dial: &RedisDialer = shared.connections.manager();
     let mut connection = dial.open().await?;
-    match timeout(
-        shared.command_timeout,
-        connection.send(&ping(), MOST_ANSWER),
-    )
-    .await
-    {
-        Err(_) => Err(RedisFault::timeout("answer", shared.command_timeout)),
-        Ok(Err(fault)) => Err(fault),
-        Ok(Ok(answers)) if is_pong(&answers) => Ok(()),
-        Ok(Ok(answers)) => Err(unready(&answers)),
+    let limit = shared.command_timeout;
+    match timeout(limit, connection.send(&ping(), MOST_ANSWER)).await {
+        Err(_) => return Err(RedisFault::timeout("answer", limit)),
+        Ok(Err(fault)) => return Err(fault),
+        Ok(Ok(answers)) if is_pong(&answers) => {}
+        Ok(Ok(answers)) => return Err(unready(&answers)),
+    }
+    // Only a clear answer counts: the account may lack the right to ask.
+    match timeout(limit, connection.send(&cluster_info(), MOST_ANSWER)).await {
+        Ok(Ok(answers)) if is_cluster(&answers) => Err(RedisFault::cluster()),
+        _ => Ok(()),
     }
 }
 
 /// Checks periodically until the server is down, and returns the minimum time that it was up.
 async fn watch_until_down(shared: &PoolShared) -> Duration {
     let mut lasted = Duration::ZERO;
-    while timeout(CHECK_INTERVAL, shared.state.wait_until(false))
+    while timeout(shared.ping_interval, shared.state.wait_until(false))
         .await
         .is_err()
     {
-        lasted += CHECK_INTERVAL;
+        lasted += shared.ping_interval;
         // The pool acts on a fault when it occurs.
         let _ = shared.send(Operation::Get, &ping()).await;
     }
@@ -83,6 +84,23 @@ fn ping() -> Pipeline {
     let mut pipeline = Pipeline::new();
     pipeline.ignore_errors().cmd("PING");
     pipeline
+}
+
+fn cluster_info() -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    pipeline.ignore_errors().cmd("INFO").arg("cluster");
+    pipeline
+}
+
+/// Returns whether the server is a node of a cluster.
+fn is_cluster(answers: &[Value]) -> bool {
+    let text = match answers {
+        [Value::BulkString(text)] => String::from_utf8_lossy(text),
+        [Value::VerbatimString { text, .. }] => text.as_str().into(),
+        _ => return false,
+    };
+    text.lines()
+        .any(|line| line.trim_end() == "cluster_enabled:1")
 }
 
 fn is_pong(answers: &[Value]) -> bool {

@@ -64,6 +64,7 @@ pub(crate) struct PoolShared {
     pub(crate) counters: PoolCounters,
     connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
+    pub(crate) ping_interval: Duration,
     clock: Clock,
 }
 
@@ -87,6 +88,7 @@ impl RedisPool {
             counters: PoolCounters::default(),
             connect_timeout: settings.connect_timeout,
             command_timeout: settings.command_timeout,
+            ping_interval: settings.ping_interval,
             clock,
         });
         let monitor_shared = Arc::clone(&shared);

@@ -1,11 +1,11 @@
 //! The error of a build without support for a store.
 //!
-//! Contract CH22. `./test` runs it in a build of its own, whose results have no row in the contract
-//! status.
+//! `./test` runs it in a build of its own.
 
 #![cfg(not(all(feature = "redis-cache", feature = "s3-cache")))]
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
+use contract_id::contract;
 use net::Clock;
 use prometheus_client::registry::Registry;
 use response_cache::ResponseCache;
@@ -32,6 +32,7 @@ fn refusal(keys: &str) -> String {
 
 #[cfg(not(feature = "redis-cache"))]
 #[tokio::test]
+#[contract("CH22")]
 async fn a_build_without_redis_reports_a_clear_error_at_the_start() {
     assert_eq!(
         refusal("backend: redis, redis: {url: \"redis://127.0.0.1:1\"}"),
@@ -42,6 +43,7 @@ async fn a_build_without_redis_reports_a_clear_error_at_the_start() {
 
 #[cfg(not(feature = "s3-cache"))]
 #[tokio::test]
+#[contract("CH22")]
 async fn a_build_without_object_stores_reports_a_clear_error_at_the_start() {
     assert_eq!(
         refusal("backend: tiered, l2: {endpoint: \"http://127.0.0.1:1\", bucket: b}"),

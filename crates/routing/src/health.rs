@@ -20,7 +20,7 @@ struct FailureWindow([FailureBucket; PARTS]);
 #[derive(Clone, Copy, Debug, Default)]
 struct FailureBucket {
     number: u64,
-    taken: u32,
+    succeeded: u32,
     all: u32,
 }
 
@@ -29,8 +29,8 @@ fn number(now: Moment) -> u64 {
 }
 
 impl HealthTable {
-    /// Records the end of a request at `worker`; `taken`: the worker accepted it.
-    pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, taken: bool) {
+    /// Records the result of an attempt at `worker`.
+    pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, succeeded: bool) {
         let number = number(now);
         let minute = self.workers.entry(worker).or_default();
         #[allow(clippy::cast_possible_truncation, reason = "the remainder is small")]
@@ -42,10 +42,10 @@ impl HealthTable {
             };
         }
         part.all = part.all.saturating_add(1);
-        part.taken = part.taken.saturating_add(u32::from(taken));
+        part.succeeded = part.succeeded.saturating_add(u32::from(succeeded));
     }
 
-    /// Returns the share of requests that it accepted; 1 for a worker without requests.
+    /// Returns the share of attempts that succeeded; 1 for a worker without attempts.
     pub(crate) fn of(&self, now: Moment, worker: WorkerId) -> f64 {
         let number = number(now);
         let Some(minute) = self.workers.get(&worker) else {
@@ -55,13 +55,13 @@ impl HealthTable {
             .0
             .iter()
             .filter(|part| number - part.number.min(number) < PARTS as u64);
-        let (taken, all) = recent.fold((0u64, 0u64), |(taken, all), part| {
-            (taken + u64::from(part.taken), all + u64::from(part.all))
+        let (good, all) = recent.fold((0u64, 0u64), |(good, all), part| {
+            (good + u64::from(part.succeeded), all + u64::from(part.all))
         });
         if all == 0 {
             1.0
         } else {
-            taken as f64 / all as f64
+            good as f64 / all as f64
         }
     }
 

@@ -9,9 +9,10 @@
 //! arguments, so the same calls give the same decisions. It does not retry, speaks no HTTP and does
 //! not see the client's request.
 //!
-//! **Invariant**: load is counted inside `decide` and freed exactly once by `done` or `failed`;
+//! **Invariant**: load is counted inside `decide` and freed exactly once by `end_attempt`;
 //! when every reservation is done, every target's load is exactly zero.
 
+mod attempt_end;
 mod candidate;
 mod choice;
 mod decaying_sum;
@@ -47,6 +48,7 @@ mod state_lock;
 mod survey;
 
 pub use api::{ReservedLoad, TargetLoad, TierTokens};
+pub use attempt_end::AttemptEnd;
 pub use candidate::{
     CacheSource, Candidate, ExcludeReason, ExcludedTarget, LmcacheFacts, Pin, Tiers,
 };

@@ -7,8 +7,8 @@ use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::{KvIndex, SpeculationId};
 
 use crate::{
-    Policy, Rates, ReleasedRequest, ReservationId, RoutingSettings, SessionMode, TargetLoad,
-    Ticket, policy::rule::PolicyRules, state::RouterState, state_lock::StateLock,
+    AttemptEnd, Policy, Rates, ReleasedRequest, ReservationId, RoutingSettings, SessionMode,
+    TargetLoad, Ticket, policy::rule::PolicyRules, state::RouterState, state_lock::StateLock,
 };
 
 /// The decision state machine, shared by all requests. It has one lock; every call holds it
@@ -118,24 +118,38 @@ impl Router {
         self.release(now)
     }
 
-    /// Ends an attempt that failed: the worker refused it or could not be reached. Frees its load
-    /// as [`Router::done`] does, and withdraws the blocks expected of the worker because of it;
-    /// otherwise equal prompts would be routed to exactly the worker that refuses them. Blocks that
-    /// the engine confirmed meanwhile, or that another request renewed, stay. Unknown and repeated
-    /// ids are ignored. Returns queued requests that may start now.
-    pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
+    /// Ends an attempt: frees its load and counts its result for the worker's success rate. If the
+    /// worker did not receive the prompt, the blocks expected of it are withdrawn; otherwise equal
+    /// prompts would be routed to exactly the worker that refuses them. Blocks that the engine
+    /// confirmed meanwhile, or that another request renewed, stay. Unknown and repeated ids are
+    /// ignored. Returns queued requests that may start now.
+    pub fn end_attempt(
+        &self,
+        now: Moment,
+        id: ReservationId,
+        end: AttemptEnd,
+    ) -> Vec<ReleasedRequest> {
+        let handle_speculation = |speculation| {
+            if !end.prompt_received() {
+                self.index.retract(speculation);
+            }
+        };
         self.end(
             now,
             id,
-            |state| state.close(now, id, false),
-            |speculation| self.index.retract(speculation),
+            |state| state.close(now, id, end.succeeded()),
+            handle_speculation,
         )
     }
 
-    /// Ends a reservation whose prompt the worker received. Unknown and repeated ids are ignored.
-    /// Returns queued requests that may start now.
+    /// Ends an attempt that failed before its reply began.
+    pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
+        self.end_attempt(now, id, AttemptEnd::Failed)
+    }
+
+    /// Ends an attempt with a whole reply.
     pub fn done(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
-        self.end(now, id, |state| state.close(now, id, true), drop)
+        self.end_attempt(now, id, AttemptEnd::Complete)
     }
 
     /// Closes a reservation. The index is updated outside the lock.

@@ -213,16 +213,18 @@ impl RouterState {
         reservation
     }
 
-    /// Frees a reservation, and records whether the worker received the prompt; returns its
-    /// speculation in the index.
+    /// Frees a reservation, and records whether the worker succeeded, where that is known; returns
+    /// its speculation in the index.
     pub(crate) fn close(
         &mut self,
         now: Moment,
         id: ReservationId,
-        taken: bool,
+        succeeded: Option<bool>,
     ) -> Option<SpeculationId> {
         let target = self.ledger.target(id)?;
-        self.health.observe(now, target.worker, taken);
+        if let Some(succeeded) = succeeded {
+            self.health.observe(now, target.worker, succeeded);
+        }
         self.ledger.close(now, id)
     }
 

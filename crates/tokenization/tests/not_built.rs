@@ -1,14 +1,15 @@
 //! The error of a build without support for Redis.
 //!
-//! Contract CH22. `./test` runs it in a build of its own, whose results have no row in the contract
-//! status.
+//! `./test` runs it in a build of its own.
 
 #![cfg(not(feature = "redis-cache"))]
 
+use contract_id::contract;
 use net::Clock;
 use tokenization::RedisTokenStore;
 
 #[test]
+#[contract("CH22")]
 fn a_build_without_redis_reports_a_clear_error_for_shared_token_ids() {
     let error = RedisTokenStore::start(None, Clock::system()).expect_err("there is no Redis here");
     assert_eq!(

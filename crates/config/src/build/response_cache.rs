@@ -1,11 +1,11 @@
 //! Checks of section `response_cache`.
 
-use settings::CheckedValue;
+use settings::{CheckedValue, Setting};
 
 use super::{problem_at, redis};
 use crate::{
     problem::ProblemDraft,
-    sections::{CacheBackend, L1Kind, RedisSection, ResponseCacheSection},
+    sections::{CacheBackend, CacheRedis, L1Kind, RedisSection, ResponseCacheSection},
 };
 
 /// Checks the section. An enabled cache that lacks a setting of its backend is a problem; a
@@ -19,6 +19,7 @@ pub(super) fn check(
         check_object_store(section, problems);
     }
     key_has_its_other_half(section.key("l2"), problems);
+    authorities_have_an_encrypted_connection(section, problems);
     if cache.enabled {
         a_model_says_what_means_the_same(section.key("semantic"), problems);
     }
@@ -61,6 +62,48 @@ fn check_object_store(cache: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
             let draft =
                 ProblemDraft::new(format!("response_cache.l2.{key}"), message).expected(expected);
             problems.push(problem_at(draft, section, cache.key("backend")));
+        }
+    }
+}
+
+/// Checks that no connection is left plain where its authorities are named.
+fn authorities_have_an_encrypted_connection(
+    cache: &CheckedValue,
+    problems: &mut Vec<ProblemDraft>,
+) {
+    let (redis, l2) = (cache.key("redis"), cache.key("l2"));
+    let redis_is_plain = CacheRedis::read(redis)
+        .and_then(|redis| redis.address())
+        .is_some_and(|server| !server.tls);
+    let l2_is_plain = l2.key("endpoint").text().is_some_and(|url| {
+        url.get(..7)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"))
+    });
+    for (section, path, is_plain, expected) in [
+        (
+            redis,
+            "response_cache.redis.tls_ca",
+            redis_is_plain,
+            "`tls: true`, a rediss:// URL, or no `tls_ca`",
+        ),
+        (
+            l2,
+            "response_cache.l2.tls_ca",
+            l2_is_plain,
+            "an https:// endpoint, or no `tls_ca`",
+        ),
+    ] {
+        let key = section.key("tls_ca");
+        if is_plain && key.text().is_some() {
+            let draft = ProblemDraft::new(
+                path,
+                "the connection is not encrypted: `tls_ca` does not apply",
+            );
+            problems.push(problem_at(
+                draft.expected(expected).in_context(),
+                key,
+                section,
+            ));
         }
     }
 }

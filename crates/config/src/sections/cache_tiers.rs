@@ -1,6 +1,6 @@
 //! Sections `response_cache.l1` and `response_cache.l2`: the tiers of `backend: tiered`.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use settings::{Secret, ValueKind, kinds::int};
 
@@ -25,6 +25,8 @@ settings::section! {
         kind "type": L2Kind = "s3", restart;
         /// URL of the object store; the bucket is part of the path.
         endpoint: Option<String> = "~" in ValueKind::Stream(&["https", "http"]), restart;
+        /// File of certificate authorities that are trusted beside those of the system, PEM.
+        tls_ca: Option<PathBuf> = "~", restart;
         /// Bucket of the object store.
         bucket: Option<String> = "~", restart;
         /// Prefix of object names.

@@ -2,12 +2,13 @@
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
     time::Duration,
 };
 
 use settings::{
     RedisUrl, ValueKind,
-    kinds::{int, milliseconds, seconds},
+    kinds::{PAUSE, int, milliseconds, seconds},
 };
 
 settings::section! {
@@ -18,6 +19,8 @@ settings::section! {
         url: Option<RedisUrl> = "~", restart;
         /// Encrypt the connection, as a `rediss://` URL does.
         tls: bool = "false", restart;
+        /// File of certificate authorities that are trusted beside those of the system, PEM.
+        tls_ca: Option<PathBuf> = "~", restart;
         /// Maximum number of connections: half for replies, half for `kv_cache_index`.
         /// `routing.lmcache.prompt_cache` uses up to three free ones.
         pool_size: NonZeroU32 = "8" in int(1, 1_024), restart;
@@ -27,6 +30,8 @@ settings::section! {
         /// Time limit of one command. A server that exceeds it is not used until it answers again.
         command_timeout "command_timeout_ms": Duration = "1000"
             in milliseconds(1, 3_600_000), restart;
+        /// Time between two checks (`PING`) of a server that answers.
+        ping_interval: Duration = "30s" in PAUSE, restart;
         /// Key prefix of replies. `kv_cache_index` always uses `cr:kvidx:`, and
         /// `routing.lmcache.prompt_cache` uses `cr:tok:`.
         key_prefix: String = "cr:resp:" in ValueKind::KeyPrefix { max: 256 }, restart;
@@ -50,12 +55,16 @@ pub struct RedisSection {
     pub url: RedisUrl,
     /// Whether the connection is encrypted (the URL's scheme already applied).
     pub tls: bool,
+    /// File of authorities that are trusted beside those of the system.
+    pub tls_ca: Option<PathBuf>,
     /// Most connections.
     pub pool_size: NonZeroU32,
     /// Time limit for one connection, greeting included.
     pub connect_timeout: Duration,
     /// Time limit for one answer.
     pub command_timeout: Duration,
+    /// Time between two checks of a server that answers.
+    pub ping_interval: Duration,
 }
 
 /// Memory that replaces an unavailable server.
@@ -73,10 +82,12 @@ impl CacheRedis {
         let url = self.url.clone()?;
         Some(RedisSection {
             tls: url.is_tls() || self.tls,
+            tls_ca: self.tls_ca.clone(),
             url,
             pool_size: self.pool_size,
             connect_timeout: self.connect_timeout,
             command_timeout: self.command_timeout,
+            ping_interval: self.ping_interval,
         })
     }
 

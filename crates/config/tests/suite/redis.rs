@@ -59,6 +59,32 @@ fn a_connection_is_encrypted_if_the_scheme_or_the_key_says_so() {
 }
 
 #[test]
+#[contract("CK32")]
+fn an_authority_is_named_only_for_an_encrypted_connection() {
+    for url in ["url: \"rediss://r\"", "url: \"redis://r\", tls: true"] {
+        let server = redis(&format!("{url}, tls_ca: /ca.pem"));
+        assert_eq!(server.tls_ca, Some("/ca.pem".into()), "{url}");
+    }
+    assert_eq!(redis("url: \"rediss://r\"").tls_ca, None);
+    settings("response_cache: {l2: {endpoint: \"https://minio:9000\", tls_ca: /ca.pem}}");
+    for (section, expected) in [
+        (
+            "redis: {url: \"redis://r\", tls_ca: /ca.pem}",
+            "response_cache.redis.tls_ca: the connection is not encrypted: `tls_ca` does not apply: expected `tls: true`, \
+             a rediss:// URL, or no `tls_ca`",
+        ),
+        (
+            "l2: {endpoint: \"http://minio:9000\", tls_ca: /ca.pem}",
+            "response_cache.l2.tls_ca: the connection is not encrypted: `tls_ca` does not apply: expected an https:// \
+             endpoint, or no `tls_ca`",
+        ),
+    ] {
+        let found = problem(&format!("response_cache: {{{section}}}\n")).to_string();
+        assert!(found.ends_with(expected), "{found}");
+    }
+}
+
+#[test]
 #[contract("CK33")]
 fn a_url_is_required_once_redis_is_selected() {
     assert_eq!(

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use bytes::Bytes;
 use kv_blocks::Moment;
 
-use crate::StreamCounts;
+use crate::{StreamCounts, TierMoves};
 
 /// One message of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct SinkCounts {
     pub counts: StreamCounts,
     /// Store events.
     pub stored: u64,
+    /// Those of them that moved blocks between tiers.
+    pub moves: TierMoves,
     /// Remove events.
     pub removed: u64,
     /// Clear events.

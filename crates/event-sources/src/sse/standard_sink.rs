@@ -39,6 +39,10 @@ impl StandardSink {
             if let StreamOutput::Event(event) = next {
                 sink_counts.last_seq = Some(event.event_id);
                 sink_counts.record_envelope(&event.change, &outcome);
+                if matches!(event.change, StandardChange::Stored { .. }) {
+                    let tier = event.stream.medium().tier();
+                    sink_counts.moves.record_store(tier, &outcome.update);
+                }
             }
         }
     }

@@ -24,6 +24,7 @@ mod nats_creds;
 mod nats_hostile;
 mod overflowing_replay;
 mod polled_list;
+mod reconnects;
 mod recorded_sessions;
 mod shared_socket;
 mod slow_sink;

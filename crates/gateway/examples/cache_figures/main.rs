@@ -5,6 +5,7 @@
 
 mod figures;
 mod keys;
+mod ring;
 mod scoring;
 mod stopwatch;
 mod view;
@@ -15,10 +16,15 @@ use figures::BoundedFigure;
 
 #[expect(clippy::print_stdout, reason = "it measures and prints, nothing else")]
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let figures: Vec<BoundedFigure> = [keys::figures()?, view::figures()?, scoring::figures()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let figures: Vec<BoundedFigure> = [
+        keys::figures()?,
+        ring::figures(),
+        view::figures()?,
+        scoring::figures(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     println!(
         "{:<6} {:<66} {:>14} {:>14}",
         "", "figure", "measured", "promised"

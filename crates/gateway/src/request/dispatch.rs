@@ -16,7 +16,10 @@ use proxy::{
     AbortSwitch, BodyBuffer, NotSent, OutgoingRequest, SendFailure, Upstream, UpstreamBody,
     UpstreamReply, headers,
 };
-use routing::receipt::{AttemptClass, AttemptResult};
+use routing::{
+    AttemptEnd,
+    receipt::{AttemptClass, AttemptResult},
+};
 
 use super::accept::AcceptedRequest;
 use crate::errors;
@@ -268,6 +271,14 @@ pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
 }
 
 impl AttemptFailure {
+    /// Returns the attempt's end, for the router.
+    pub(super) fn attempt_end(&self) -> AttemptEnd {
+        match self.kind {
+            None | Some(FailureKind::Local) => AttemptEnd::NotTaken,
+            Some(_) => AttemptEnd::Failed,
+        }
+    }
+
     pub(super) fn from_send_failure(failure: SendFailure) -> Self {
         match failure {
             SendFailure::NotSent(NotSent::Refused) => {

@@ -23,7 +23,7 @@ use kv_blocks::Moment;
 use net::Clock;
 use proxy::ConnectionPools;
 use routing::{
-    Refusal, Router,
+    AttemptEnd, Refusal, Router,
     receipt::{
         Attempt, AttemptClass, AttemptResult, DecisionId, DecisionIds, OutcomeKind, QueueWait,
         Receipt, ReceiptRing, RequestOutcome, RouterAnswer, RouterTiming,
@@ -186,6 +186,7 @@ impl RequestGuard {
         tracing::warn!(request_id = %self.request_id, code = code.as_str(), "reply cut");
         if let Some(kind) = kind {
             self.record_blame(kind);
+            self.set_attempt_end(AttemptEnd::BrokenOff);
         }
         self.end = Some(OutcomeKind::UpstreamError);
         self.close_attempt(

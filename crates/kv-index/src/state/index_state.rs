@@ -43,6 +43,8 @@ pub(super) struct BlockCounts {
     pub(super) orphaned: u64,
     /// Blocks dropped or refused for lack of room, since the start.
     pub(super) shed: u64,
+    /// Blocks that a store added to a tier of a target that held them in another tier.
+    pub(super) moved: u64,
 }
 
 impl IndexState {

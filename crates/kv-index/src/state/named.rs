@@ -24,7 +24,7 @@ impl IndexState {
             return UpdateOutcome::applied(0, named.hashes.len());
         };
         let mut room = EvictionEffort::default();
-        let mut applied = 0;
+        let (mut applied, moved_before) = (0, self.counts.moved);
         let mut rest = &named.hashes[..];
         while !rest.is_empty() {
             let block_refs = self.named_block_refs(core, slot, rest);
@@ -49,8 +49,12 @@ impl IndexState {
             }
         }
         self.apply_effects();
+        let moved = self.moved_since(moved_before);
         self.stay_within_budget(core);
-        UpdateOutcome::applied(applied, named.hashes.len())
+        UpdateOutcome {
+            moved,
+            ..UpdateOutcome::applied(applied, named.hashes.len())
+        }
     }
 
     /// Returns the certain meanings of a target's engine hashes: position of the hash, and block.

@@ -46,6 +46,7 @@ impl IndexState {
         chain: &BlockChain<'_>,
     ) -> UpdateOutcome {
         let ChainPart { parent, hashes, .. } = chain.part;
+        let moved_before = self.counts.moved;
         let mut next = ChainProgress {
             last: parent,
             done: 0,
@@ -78,9 +79,13 @@ impl IndexState {
             }
         }
         self.release_pin(core);
+        let moved = self.moved_since(moved_before);
         self.resolve_orphans(chain, next.done);
         self.stay_within_budget(core);
-        UpdateOutcome::applied(count(next.done), hashes.len())
+        UpdateOutcome {
+            moved,
+            ..UpdateOutcome::applied(count(next.done), hashes.len())
+        }
     }
 
     /// Stores the next stretch of a chain; `None` if the chain has another parent. Without room,
@@ -168,8 +173,14 @@ impl IndexState {
         let before = self.capture(core, run, span.slot);
         let CoverChange { in_tier, at_all } = self.writer.cover(core, run, span, trusted)?;
         self.count(span.slot, span.tier, i64::from(in_tier), i64::from(at_all));
+        self.counts.moved += u64::from(in_tier.saturating_sub(at_all));
         self.publish_changes(core, before);
         Ok(())
+    }
+
+    /// Returns how many blocks moved since [`Self::counts`] had this figure.
+    pub(super) fn moved_since(&self, before: u64) -> u32 {
+        u32::try_from(self.counts.moved - before).unwrap_or(u32::MAX)
     }
 
     /// Unlinks old names when a target with names of its own stores blocks that it did not hold:

@@ -58,7 +58,8 @@ fn blocks_named_by_sequence_hash_are_found_by_tokens_beside_other_blocks() {
         UpdateOutcome {
             applied: 2,
             orphans: 0,
-            ignored: 1
+            ignored: 1,
+            moved: 0
         }
     );
     assert_eq!(
@@ -160,7 +161,8 @@ fn a_repeated_or_contradicting_hash_truncates_a_store() {
         UpdateOutcome {
             applied: 2,
             orphans: 0,
-            ignored: 2
+            ignored: 2,
+            moved: 0
         }
     );
     let lie = [made_up[2], chain[3], chain[4]];
@@ -169,7 +171,8 @@ fn a_repeated_or_contradicting_hash_truncates_a_store() {
         UpdateOutcome {
             applied: 1,
             orphans: 0,
-            ignored: 2
+            ignored: 2,
+            moved: 0
         }
     );
     assert_eq!(apply(&index, 0, Some(chain[1]), &chain[4..]).applied, 0);

@@ -36,7 +36,8 @@ fn a_parent_announced_only_by_another_target_is_unknown() {
         UpdateOutcome {
             applied: 0,
             orphans: 2,
-            ignored: 0
+            ignored: 0,
+            moved: 0
         }
     );
     assert_eq!(index.stats().orphans, 2);
@@ -92,7 +93,8 @@ fn a_removal_affects_no_other_tier_or_target() {
         UpdateOutcome {
             applied: 1,
             orphans: 0,
-            ignored: 0
+            ignored: 0,
+            moved: 0
         }
     );
     assert_eq!(
@@ -123,7 +125,8 @@ fn removals_of_unknown_blocks_are_ignored_and_the_others_applied() {
         UpdateOutcome {
             applied: 1,
             orphans: 0,
-            ignored: 2
+            ignored: 2,
+            moved: 0
         }
     );
     assert_eq!(index.apply(target(0), &remove(&[1], Tier::Disk)).ignored, 1);

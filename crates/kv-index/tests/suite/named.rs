@@ -31,7 +31,8 @@ fn a_block_named_in_another_tier_stays_there_when_it_leaves_the_device() {
         UpdateOutcome {
             applied: 4,
             orphans: 0,
-            ignored: 0
+            ignored: 0,
+            moved: 0
         }
     );
     assert_eq!(
@@ -57,7 +58,8 @@ fn unannounced_hashes_credit_nothing() {
         UpdateOutcome {
             applied: 0,
             orphans: 0,
-            ignored: 2
+            ignored: 2,
+            moved: 0
         }
     );
     assert_eq!(
@@ -65,7 +67,8 @@ fn unannounced_hashes_credit_nothing() {
         UpdateOutcome {
             applied: 0,
             orphans: 0,
-            ignored: 1
+            ignored: 1,
+            moved: 0
         }
     );
     assert_eq!(index.stats().memberships, 2);

@@ -49,9 +49,11 @@ fn router_that_waits(
     let redis = RedisSection {
         url: url.parse().unwrap(),
         tls: false,
+        tls_ca: None,
         pool_size: NonZeroU32::new(8).unwrap(),
         connect_timeout: Duration::from_secs(1),
         command_timeout,
+        ping_interval: Duration::from_secs(30),
     };
     let clock = Clock::system();
     let backends = ["w1", "w2", "w3"].map(Arc::from).to_vec();

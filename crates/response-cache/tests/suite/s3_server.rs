@@ -1,5 +1,7 @@
 //! A real object store with objects as files, on a free port, and its faults.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 use std::{
     fs,
     net::TcpListener,

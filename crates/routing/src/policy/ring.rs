@@ -49,6 +49,12 @@ impl RingCache {
 
     /// Returns the ring for `contenders`, built unless it is cached.
     pub(super) fn around(&self, contenders: &[PolicyCandidate<'_>]) -> RingWalk {
+        if let Some(ring) = self.same_members(contenders) {
+            return RingWalk {
+                ring,
+                candidates: MemberCandidates::InOrder,
+            };
+        }
         let mut sorted: Vec<usize> = (0..contenders.len()).collect();
         sorted.sort_unstable_by_key(|i| contenders[*i].target());
         sorted.dedup_by_key(|i| contenders[*i].target());
@@ -58,7 +64,7 @@ impl RingCache {
             let ring = Arc::new(HashRing::build(contenders, &sorted, 1, self.seed));
             return RingWalk {
                 ring,
-                candidates: sorted.into_iter().map(Some).collect(),
+                candidates: MemberCandidates::all(sorted),
             };
         }
         let mut cached = self.rings.borrow_mut();
@@ -69,7 +75,7 @@ impl RingCache {
             cached[..=position].rotate_right(1);
             return RingWalk {
                 ring: Arc::clone(&cached[0]),
-                candidates: member_candidates,
+                candidates: MemberCandidates::Listed(member_candidates),
             };
         }
         let ring = Arc::new(HashRing::build(
@@ -87,8 +93,17 @@ impl RingCache {
         }
         RingWalk {
             ring,
-            candidates: sorted.into_iter().map(Some).collect(),
+            candidates: MemberCandidates::all(sorted),
         }
+    }
+
+    /// Returns the cached ring whose members are exactly these candidates, in this order: the case
+    /// of nearly all requests, for which nothing is sorted or allocated.
+    fn same_members(&self, contenders: &[PolicyCandidate<'_>]) -> Option<Arc<HashRing>> {
+        let mut cached = self.rings.borrow_mut();
+        let position = cached.iter().position(|ring| ring.is_of(contenders))?;
+        cached[..=position].rotate_right(1);
+        Some(Arc::clone(&cached[0]))
     }
 
     /// Drops the rings on which `worker` has points.
@@ -105,8 +120,29 @@ impl RingCache {
 #[derive(Debug)]
 pub(super) struct RingWalk {
     ring: Arc<HashRing>,
-    /// The index of each member among the candidates; `None` for one that may not take the request.
-    candidates: Vec<Option<usize>>,
+    candidates: MemberCandidates,
+}
+
+/// The index of each member among the candidates.
+#[derive(Debug)]
+enum MemberCandidates {
+    /// That of the member: they are the same, in the same order.
+    InOrder,
+    /// One for each member; `None` for one that may not take the request.
+    Listed(Vec<Option<usize>>),
+}
+
+impl MemberCandidates {
+    fn all(indexes: Vec<usize>) -> Self {
+        Self::Listed(indexes.into_iter().map(Some).collect())
+    }
+
+    fn of(&self, member: usize) -> Option<usize> {
+        match self {
+            Self::InOrder => Some(member),
+            Self::Listed(indexes) => indexes[member],
+        }
+    }
 }
 
 impl RingWalk {
@@ -120,7 +156,7 @@ impl RingWalk {
         );
         from.iter()
             .chain(before)
-            .filter_map(|point| self.candidates[point.member])
+            .filter_map(|point| self.candidates.of(point.member))
     }
 }
 
@@ -181,6 +217,18 @@ impl HashRing {
                 .then_with(|| named(a).cmp(&named(b)))
         });
         Self { members, points }
+    }
+
+    /// Returns whether its members are exactly `contenders`, in this order.
+    fn is_of(&self, contenders: &[PolicyCandidate<'_>]) -> bool {
+        // A worker's number is given once and keeps its name; equal names are one allocation, but
+        // for candidates of tests.
+        let is_same = |(member, contender): (&RingMember, &PolicyCandidate<'_>)| {
+            let name = &contender.overlap.candidate.name;
+            member.target == contender.target()
+                && (Arc::ptr_eq(&member.name, name) || member.name == *name)
+        };
+        self.members.len() == contenders.len() && self.members.iter().zip(contenders).all(is_same)
     }
 
     /// Returns the index of each member among `contenders`; `None` if the ring does not fit them.

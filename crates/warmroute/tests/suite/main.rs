@@ -13,6 +13,8 @@ mod nats_server;
 mod prefix_stream;
 #[path = "../../../redis-store/tests/redis_server/mod.rs"]
 mod redis_server;
+#[path = "../../../response-cache/tests/suite/s3_server.rs"]
+mod s3_server;
 
 mod admin_operations;
 mod admin_shapes;
@@ -20,6 +22,7 @@ mod affinity;
 mod agreement;
 mod api_surface;
 mod attached_store;
+mod build_features;
 mod config_convert;
 mod content_routing;
 mod decision_log;
@@ -40,10 +43,12 @@ mod kv_index;
 mod lifecycle;
 mod limits;
 mod lmcache;
+mod long_warm_up;
 mod model_routing;
 mod openapi;
 mod parity;
 mod prefill_decode;
+mod prefix_keys;
 mod prometheus;
 mod queue;
 mod relay_bytes;

@@ -149,7 +149,7 @@ fn every_rank_of_a_worker_has_its_own_cache() {
 }
 
 #[test]
-#[contract("V11", "V12")]
+#[contract("CK84", "V11", "V12")]
 fn events_in_the_older_layouts_give_the_same_index_even_after_a_router_restart() {
     let old = [
         "--event-format",

@@ -9,7 +9,7 @@ use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
 use parity::Basis;
 use routing::{
-    CacheSource, Decision, PrefillLeg, PrefillNote,
+    AttemptEnd, CacheSource, Decision, PrefillLeg, PrefillNote,
     receipt::{Attempt, AttemptClass, AttemptResult, OutcomeKind, RouterAnswer},
 };
 
@@ -94,10 +94,17 @@ impl RequestGuard {
     /// Ends an attempt that failed with nothing forwarded; frees its load.
     pub(crate) fn fail_attempt(&mut self, failure: &AttemptFailure) {
         if let Some(lease) = self.attempt.lease.take() {
-            lease.fail();
+            lease.end_with(failure.attempt_end());
         }
         if let Some(open) = self.attempt.open.take() {
             self.failed(open, failure);
+        }
+    }
+
+    /// Records the result with which the current attempt will end.
+    pub(super) fn set_attempt_end(&mut self, end: AttemptEnd) {
+        if let Some(lease) = &mut self.attempt.lease {
+            lease.set_end(end);
         }
     }
 

@@ -59,7 +59,7 @@ impl RequestGuard {
         match failure {
             Some(failure) => {
                 if let Some((lease, second)) = self.take_hedge() {
-                    lease.fail();
+                    lease.end_with(failure.attempt_end());
                     self.failed(second, failure);
                 }
             }

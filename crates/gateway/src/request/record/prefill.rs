@@ -94,7 +94,7 @@ impl RequestGuard {
             self.record_incomparable(open.target, open.started);
         }
         if let Some(mut lease) = self.attempt.lease.take() {
-            lease.fail_prefill();
+            lease.fail_prefill(failure.attempt_end());
             lease.mark_unsent();
         }
         let note = self.attempt.prefill.get_or_insert_default();

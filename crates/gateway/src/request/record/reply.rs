@@ -8,7 +8,7 @@ use dialect::{ApiError, Dialect, StreamChunk, Usage};
 use fleet::FailureKind;
 use kv_blocks::Moment;
 use routing::{
-    Method, Policy, PrefillNote,
+    AttemptEnd, Method, Policy, PrefillNote,
     receipt::{AttemptResult, OutcomeKind, RequestOutcome, RouterAnswer},
 };
 
@@ -70,6 +70,7 @@ impl RequestGuard {
                     .workers
                     .fleet
                     .report_success(lease.target().worker);
+                lease.set_end(AttemptEnd::Complete);
             }
             // The worker listed this model: another engine may use its port by now.
             if status == 404 {
@@ -208,6 +209,11 @@ impl RequestGuard {
     pub(crate) fn complete(&mut self) {
         let status = self.reply.status.unwrap_or(200);
         let failed = self.reply.in_band_error && status < 400;
+        self.set_attempt_end(if failed || self.reply.ending == StreamEnding::Unfinished {
+            AttemptEnd::BrokenOff
+        } else {
+            AttemptEnd::Complete
+        });
         if let Some(open) =
             self.attempt.open.as_ref().filter(|_| {
                 self.reply.relaying && !failed && self.reply.ending == StreamEnding::Proper

@@ -78,7 +78,7 @@ impl S3Store {
             .bucket
             .as_deref()
             .ok_or_else(|| missing("response_cache.l2.bucket"))?;
-        let transport = Transport::new(endpoint, Arc::clone(&in_force))?;
+        let transport = Transport::new(endpoint, l2.tls_ca.as_deref(), Arc::clone(&in_force))?;
         let builder = AmazonS3Builder::new()
             .with_endpoint(transport.endpoint())
             .with_bucket_name(bucket)

@@ -6,7 +6,7 @@
 //!
 //! **Invariant**: no answer takes more memory than the longest value, or a list of names.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Response, StatusCode, Uri, header::HOST, uri::Scheme};
@@ -68,6 +68,7 @@ impl Drop for S3Connection {
 impl Transport {
     pub(super) fn new(
         endpoint: &str,
+        tls_ca: Option<&Path>,
         in_force: Arc<CurrentSettings>,
     ) -> Result<Self, CacheStartError> {
         let unusable = |reason: String| CacheStartError::Unusable {
@@ -101,10 +102,16 @@ impl Transport {
             format!("{host}:{port}")
         };
         let scheme = if encrypted { "https" } else { "http" };
-        let trust = encrypted
-            .then(TrustRoots::system)
-            .transpose()
-            .map_err(|error| unusable(error.to_string()))?;
+        let trust_roots =
+            || tls_ca.map_or_else(TrustRoots::system, TrustRoots::with_authorities_in);
+        let trust =
+            encrypted
+                .then(trust_roots)
+                .transpose()
+                .map_err(|error| CacheStartError::Unusable {
+                    key: "response_cache.l2.tls_ca",
+                    reason: error.to_string(),
+                })?;
         let bare = host
             .trim_start_matches('[')
             .trim_end_matches(']')
@@ -217,7 +224,13 @@ impl TransportInner {
             let stream = net::connect(&self.address, CONNECT).await?;
             match &self.trust {
                 None => Ok(stream),
-                Some(trust) => trust.encrypt(stream, &self.host).await,
+                Some(trust) => trust.encrypt(stream, &self.host).await.map_err(|error| {
+                    io::Error::other(format!(
+                        "the TLS handshake failed ({error}): the object store needs a certificate for {} by an authority \
+                         that this machine or response_cache.l2.tls_ca trusts",
+                        self.host
+                    ))
+                }),
             }
         };
         let late = || io::Error::new(io::ErrorKind::TimedOut, format!("none within {CONNECT:?}"));

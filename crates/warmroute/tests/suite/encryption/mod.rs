@@ -5,4 +5,8 @@
 mod certificates;
 mod front;
 mod listeners;
+mod redis;
 mod workers;
+
+pub(crate) use certificates::TestAuthority;
+pub(crate) use front::TlsFront;

@@ -13,5 +13,7 @@ mod local_faults;
 mod malformed_replies;
 mod mid_stream;
 mod one_worker;
+mod only_healthy;
 mod retry_budget;
 mod statuses;
+mod success_rate;

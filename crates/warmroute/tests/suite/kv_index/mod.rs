@@ -1,9 +1,12 @@
 //! The index of KV events for operators: its metric families, its admin endpoints, and that no
 //! request depends on it.
 
+mod block_events;
 mod endpoints;
+mod expiry;
 mod families;
 mod optional;
+mod restart;
 mod sizing;
 
 use serde_json::Value;

@@ -9,9 +9,12 @@ mod gains;
 mod headers;
 mod not_cached;
 mod profiles;
+mod redis_checks;
+mod redis_metrics;
 mod similarity;
 mod streams;
 mod tenants;
+mod tiered;
 mod under_faults;
 
 use serde_json::{Value, json};

@@ -1,0 +1,100 @@
+//! The prefix key is a property of the conversation, whatever API the client writes it in.
+
+use contract_id::contract;
+use serde_json::{Value, json};
+
+use crate::harness::{RawClient, RoutedFleet, RouterQueries as _, words};
+
+/// One conversation beginning, and every way to write it.
+struct Conversation {
+    chat: Value,
+    messages: Vec<Value>,
+}
+
+fn conversations(count: usize) -> Vec<Conversation> {
+    let ask = json!([{"role": "user", "content": "hello"}]);
+    let with_system = |n: usize| {
+        let (head, tail) = (
+            format!("You are assistant {n}. "),
+            words(&n.to_string(), 12),
+        );
+        let block = |text: &str| json!({"type": "text", "text": text});
+        let marked = json!({"type": "text", "text": head, "cache_control": {"type": "ephemeral"}});
+        let system = json!({"role": "system", "content": format!("{head}{tail}")});
+        Conversation {
+            chat: json!({"messages": [system, ask[0]]}),
+            messages: vec![
+                json!({"system": format!("{head}{tail}"), "messages": ask}),
+                json!({"system": [block(&head), block(&tail)], "messages": ask}),
+                json!({"system": [marked, block(&tail)], "messages": ask}),
+            ],
+        }
+    };
+    let without_system = |n: usize| {
+        let text = format!("Document {n}: {}", words(&format!("d{n}x"), 12));
+        let turn = json!({"role": "user", "content": text});
+        let blocks = json!({"role": "user", "content": [{"type": "text", "text": text}]});
+        Conversation {
+            chat: json!({"messages": [turn]}),
+            messages: vec![
+                json!({"messages": [turn]}),
+                json!({"messages": [blocks]}),
+                json!({"system": "", "messages": [turn]}),
+                json!({"system": [], "messages": [turn]}),
+            ],
+        }
+    };
+    (0..count)
+        .flat_map(|n| [with_system(n), without_system(n)])
+        .collect()
+}
+
+/// Sends a request; returns the worker that the ring chose.
+fn owner(routed: &RoutedFleet, path: &str, fields: &Value) -> String {
+    let mut body = json!({"model": "sim", "max_tokens": 2});
+    for (name, value) in fields.as_object().expect("fields are an object") {
+        body[name] = value.clone();
+    }
+    let reply = RawClient::post(&routed.router.data(), path, body.to_string().as_bytes());
+    assert_eq!(reply.status, 200, "{path} {fields}: {}", reply.text());
+    reply
+        .header("x-warmroute-worker")
+        .expect("the reply names its worker")
+        .to_owned()
+}
+
+#[test]
+#[contract("CK10")]
+fn a_message_and_its_equal_chat_have_one_prefix_key_and_one_owner() {
+    // Engines that support messages natively, and engines that get them translated.
+    for flags in [&["--anthropic"] as &[&str], &[]] {
+        let routed = RoutedFleet::with(
+            &[flags, flags, flags],
+            "prefix_routing: {enabled: true}\n",
+            &[],
+        );
+        let keys = || {
+            routed
+                .router
+                .metric("continuum_prefix_routing_prefix_cardinality", "")
+        };
+        let all = conversations(6);
+        let owners: Vec<String> = all
+            .iter()
+            .map(|one| owner(&routed, "/v1/chat/completions", &one.chat))
+            .collect();
+        assert!(
+            owners.iter().any(|other| *other != owners[0]),
+            "the keys are spread: {owners:?}"
+        );
+        assert_eq!(keys(), 12.0, "one key for each conversation");
+        for (one, home) in all.iter().zip(&owners) {
+            for fields in &one.messages {
+                for path in ["/v1/messages", "/anthropic/v1/messages"] {
+                    assert_eq!(owner(&routed, path, fields), *home, "{path} {fields}");
+                }
+            }
+        }
+        assert_eq!(keys(), 12.0, "a message has the key of its chat");
+    }
+}

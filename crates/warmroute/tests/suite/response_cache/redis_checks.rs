@@ -1,0 +1,66 @@
+//! The periodic check of a Redis that answers.
+
+use contract_id::contract;
+use serde_json::json;
+
+use super::{CachedRouter, chat_body};
+use crate::{
+    harness::{RawClient, RouterQueries as _, eventually},
+    redis_server::RedisServer,
+};
+
+#[test]
+#[contract("CH20", "CK37", "CK38")]
+fn an_idle_router_pings_redis_and_notices_by_that_alone_when_it_stops_to_answer() {
+    test_programs::require!(RedisServer);
+    let redis = RedisServer::start();
+    let cached = CachedRouter::start(&format!(
+        ", backend: redis, redis: {{url: \"{}\", ping_interval: 100ms, command_timeout_ms: 2000}}",
+        redis.url()
+    ));
+    let fallback = || cached.router.metric("continuum_cache_fallback_active", "");
+    eventually("Redis to be in use", || (fallback() == 0.0).then_some(()));
+    let before = redis.calls("ping");
+    eventually("further checks", || {
+        (redis.calls("ping") >= before + 3).then_some(())
+    });
+    assert_eq!(redis.calls("get"), 0, "nothing else was sent");
+
+    redis.pause();
+    eventually("the loss to be noticed without a request", || {
+        (fallback() == 1.0).then_some(())
+    });
+    let health = RawClient::get(&cached.router.data(), "/health").json();
+    assert_eq!(health["degraded"], json!(["redis"]));
+    redis.resume();
+    eventually("Redis to be in use again", || {
+        (fallback() == 0.0).then_some(())
+    });
+}
+
+#[test]
+#[contract("CK36", "CK38")]
+fn a_node_of_a_cluster_is_refused_with_its_reason_and_memory_answers() {
+    test_programs::require!(RedisServer);
+    let redis = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+    let url = redis.url();
+    let cached = CachedRouter::start(&format!(", backend: redis, redis: {{url: \"{url}\"}}"));
+    let log = eventually("the refusal to be reported", || {
+        let log = cached.router.stderr();
+        log.contains("Redis Cluster").then_some(log)
+    });
+    for words in [
+        "response_cache.redis.url",
+        "cluster_enabled:1",
+        "expected one server",
+    ] {
+        assert!(log.contains(words), "no {words:?} in {log}");
+    }
+    assert_eq!(cached.status(&chat_body("why?")), "MISS not_found");
+    eventually("the fallback to have the reply", || {
+        (cached.status(&chat_body("why?")) == "HIT stored").then_some(())
+    });
+    let fallback = cached.router.metric("continuum_cache_fallback_active", "");
+    assert_eq!(fallback, 1.0);
+    assert_eq!(redis.calls("get"), 0, "it is not used");
+}
