@@ -113,17 +113,13 @@ fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
         env,
         check_url,
         problems,
-        idle: Vec::new(),
     };
     let mut checked = checker.section(ROOT, Some(&root), "");
-    let Checker {
-        mut problems, idle, ..
-    } = checker;
+    let mut problems = checker.problems;
     let settings = build(&mut checked, name, &mut problems);
     let passed_over = report(passed_over, name);
     (
         Settings {
-            idle: report(idle, name),
             passed_over,
             ..settings
         },

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kv_blocks::Target;
-use routing::{Decision, PrefillLeg, ReservationId};
+use routing::{Decision, PrefillLeg, PrefixRoutedRequest, ReservationId};
 
 use crate::queue_waiters::QueueWaiters;
 
@@ -20,6 +20,8 @@ pub(crate) struct Lease {
     end: LeaseEnd,
     /// The load of the prefill worker until the prompt is computed, if there is one.
     prefill: Option<Box<Lease>>,
+    /// Its place in the figures of routing by prefix, which its drop ends.
+    _prefix_routed: Option<PrefixRoutedRequest>,
 }
 
 /// A decision with its load already counted, and the guard that frees it.
@@ -53,6 +55,15 @@ impl Lease {
             first_token_seen: false,
             end: LeaseEnd::Done,
             prefill: None,
+            _prefix_routed: None,
+        }
+    }
+
+    /// Adds the request's place in the figures of routing by prefix, for as long as the load.
+    pub(crate) fn with_prefix_routed(self, request: Option<PrefixRoutedRequest>) -> Self {
+        Self {
+            _prefix_routed: request,
+            ..self
         }
     }
 

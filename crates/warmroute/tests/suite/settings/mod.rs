@@ -8,5 +8,6 @@ mod hooks;
 mod logging;
 mod model_lists;
 mod model_names;
+mod prefix_tiers;
 mod retries;
 mod unix_workers;
