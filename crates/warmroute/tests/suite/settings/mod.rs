@@ -11,3 +11,4 @@ mod model_names;
 mod prefix_tiers;
 mod retries;
 mod unix_workers;
+mod worker_checks;
