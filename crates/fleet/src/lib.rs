@@ -62,7 +62,7 @@ pub use served_models::{ServedLora, ServedModel, ServedModels};
 pub use settings::{FleetParts, OnVerdict};
 pub use snapshot::{
     CacheSource, EngineLoad, EngineView, KvCacheView, ModelCandidate, ModelView,
-    PrefixCacheCounters, RankView, Snapshot, UnusableTarget, WorkerConnection, WorkerView,
+    OtherTarget, PrefixCacheCounters, RankView, Snapshot, UnusableTarget, WorkerConnection, WorkerView,
 };
 pub use start_error::FleetStartError;
 pub use trust_cache::TrustCache;

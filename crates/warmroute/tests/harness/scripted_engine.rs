@@ -444,10 +444,7 @@ impl EngineConnection {
     }
 
     fn read_body(&mut self, head: &[u8]) -> Option<Vec<u8>> {
-        let seen = SeenRequest {
-            head: head.to_vec(),
-            body: Vec::new(),
-        };
+        let seen = SeenRequest::now(head.to_vec(), Vec::new());
         let length = seen
             .header("content-length")
             .and_then(|length| length.parse().ok())

@@ -99,7 +99,7 @@ fn a_body_that_would_not_be_sent_is_refused() {
     };
     for keys in ["body: {a: 1}", "body: {a: 1}, method: HEAD"] {
         let refused = check(keys);
-        assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+        assert_eq!(refused.code, Some(78), "{}", refused.stderr);
         assert!(
             refused.stderr.contains("workers[0].health_check.body") && refused.stderr.contains("method: POST"),
             "{}",
