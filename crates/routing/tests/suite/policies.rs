@@ -408,6 +408,29 @@ fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
 }
 
 #[test]
+fn unconfirmed_credit_ends_after_the_configured_time() {
+    let settings = RoutingSettings {
+        section: RoutingSection {
+            speculative_ttl: Duration::from_millis(500),
+            ..RoutingSection::default()
+        },
+        ..RoutingSettings::default()
+    };
+    let fleet = TestFleet::new(2, settings);
+    let plan = fleet.plan(NOW, &ask(tokens(1, 40)));
+    // Its blocks count as active until its end.
+    fleet.router.done(at_ms(1), plan.reservation);
+    let predicted = |ms| {
+        let decision = fleet.preview(at_ms(ms), &ask(tokens(1, 40)));
+        let decision = decision.expect("a target is eligible");
+        let rows = decision.candidates.iter();
+        rows.map(|row| row.predicted_cached_tokens).max()
+    };
+    assert!(predicted(499) > Some(0));
+    assert_eq!(predicted(501), Some(0));
+}
+
+#[test]
 fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
     let settings = RoutingSettings {
         section: RoutingSection {

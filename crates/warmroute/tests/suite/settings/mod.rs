@@ -10,5 +10,6 @@ mod model_lists;
 mod model_names;
 mod prefix_tiers;
 mod retries;
+mod single_keys;
 mod unix_workers;
 mod worker_checks;

@@ -49,7 +49,7 @@ fn the_smaller_of_both_keys_limits_how_often_a_request_is_sent() {
 fn pauses(retry: &str, requests: usize, attempts: usize) -> Vec<Duration> {
     let full = ScriptedReply::whole(json_reply("503 Full", "", "{}"));
     let engine = ScriptedEngine::start(full);
-    let config = format!("circuit_breaker: {{enabled: false}}\nretry: {{{retry}}}\n");
+    let config = format!("circuit_breaker: {{enabled: false}}\n{retry}\n");
     let worker = [format!("w={}", engine.url())];
     let router = Program::serve_with(&config, &worker, &[]).ready(1);
     let mut pauses = Vec::new();
@@ -70,7 +70,7 @@ fn ms(milliseconds: u64) -> Duration {
 #[test]
 #[contract("CH10")]
 fn the_pauses_between_attempts_double_up_to_the_longest_one() {
-    let retry = "max_attempts: 4, base_delay: 300ms, max_delay: 700ms, jitter: false";
+    let retry = "retry: {max_attempts: 4, base_delay: 300ms, max_delay: 700ms, jitter: false}";
     let pauses = pauses(retry, 1, 4);
     for (pause, least) in pauses.iter().zip([ms(300), ms(600), ms(700)]) {
         assert!(*pause >= least, "{pauses:?}");
@@ -82,7 +82,8 @@ fn the_pauses_between_attempts_double_up_to_the_longest_one() {
 #[test]
 #[contract("CH10")]
 fn without_exponential_backoff_every_pause_is_the_first_one() {
-    let retry = "max_attempts: 4, base_delay: 1s, exponential_backoff: false, jitter: false";
+    let retry =
+        "retry: {max_attempts: 4, base_delay: 1s, exponential_backoff: false, jitter: false}";
     let pauses = pauses(retry, 1, 4);
     assert!(pauses.iter().all(|pause| *pause >= ms(1000)), "{pauses:?}");
     // Doubled, they would be 7 s.
@@ -92,10 +93,21 @@ fn without_exponential_backoff_every_pause_is_the_first_one() {
 #[test]
 #[contract("CH10")]
 fn jitter_shortens_a_pause_by_up_to_half() {
-    let retry = "max_attempts: 2, base_delay: 600ms, jitter: true";
+    let retry = "retry: {max_attempts: 2, base_delay: 600ms, jitter: true}";
     let pauses = pauses(retry, 8, 2);
     assert_eq!(pauses.len(), 8);
     assert!(pauses.iter().all(|pause| *pause >= ms(300)), "{pauses:?}");
     // Each is drawn on its own: that none of eight is below 90 % happens once in 400,000 runs.
     assert!(pauses.iter().any(|pause| *pause < ms(540)), "{pauses:?}");
+}
+
+#[test]
+#[contract("CH9", "B2")]
+fn the_retry_delay_is_the_first_pause_where_no_base_delay_is_set() {
+    let pauses = pauses(
+        "request: {retry_delay: 900ms}\nretry: {max_attempts: 2, jitter: false}",
+        1,
+        2,
+    );
+    assert!(pauses[0] >= ms(900), "{pauses:?}");
 }

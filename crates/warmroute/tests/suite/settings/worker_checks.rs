@@ -167,3 +167,36 @@ fn a_worker_that_warms_up_for_too_long_is_down_and_checked_at_the_normal_interva
     engine.answer("/up", "200 OK", "");
     until(&router, "a", "ready");
 }
+
+#[test]
+#[contract("CH8")]
+fn the_statuses_of_a_healthy_and_of_a_loading_worker_are_the_configured_ones() {
+    for (status, keys, expected) in [
+        ("204 No Content", "", "down"),
+        ("204 No Content", ", accept_status: [200, 204]", "ready"),
+        ("425 Too Early", "", "down"),
+        ("425 Too Early", ", warmup_status: [425]", "warming_up"),
+    ] {
+        let engine = engine();
+        engine.answer("/up", status, "");
+        let keys = format!("health_check: {{endpoint: /up{keys}}}");
+        let router = router(&[(&engine, &keys)], "");
+        until(&router, "a", expected);
+    }
+}
+
+#[test]
+#[contract("CH7", "CH8")]
+fn after_a_404_the_configured_paths_are_tried_in_their_order() {
+    let engine = engine();
+    engine.answer("/first", "404 Not Found", "");
+    engine.answer("/second", "404 Not Found", "");
+    engine.answer("/third", "200 OK", "");
+    let keys = "health_check: {endpoint: /first, fallback_endpoints: [/second, /third]}";
+    let _router = router(&[(&engine, keys)], "").ready(1);
+    let paths: Vec<_> = (0..3).map(|_| engine.next_request().line()).collect();
+    assert_eq!(
+        paths,
+        ["/first", "/second", "/third"].map(|path| format!("GET {path} HTTP/1.1"))
+    );
+}
