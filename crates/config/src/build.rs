@@ -20,7 +20,12 @@ mod workers;
 
 use settings::{CheckedValue, ListenSetting, Setting, Value};
 
-use crate::{origins::ValueOrigins, problem::{ProblemDraft, report}, reload::default_policy, sections::Settings};
+use crate::{
+    origins::ValueOrigins,
+    problem::{ProblemDraft, report},
+    reload::default_policy,
+    sections::Settings,
+};
 
 /// Builds the settings; problems between keys are recorded. `file` is the file's name in problems.
 pub(crate) fn build(

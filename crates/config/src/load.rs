@@ -122,7 +122,9 @@ fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
     let mut problems = checker.problems;
     if let Some(of_file) = of_file {
         let known: HashSet<_> = problems.iter().map(ProblemDraft::place).collect();
-        let covered = of_file.into_iter().filter(|draft| !known.contains(&draft.place()));
+        let covered = of_file
+            .into_iter()
+            .filter(|draft| !known.contains(&draft.place()));
         let covered: Vec<_> = covered.collect();
         problems.extend(covered);
     }

@@ -5,9 +5,8 @@ use std::{collections::HashMap, sync::Arc};
 use kv_blocks::Role;
 
 use crate::{
-    ModelArtefacts, ModelCandidate, ModelView, OtherTarget, Snapshot, UnusableTarget, WorkerState, WorkerView,
-    snapshot::MOST_OTHERS,
-    worker_record::WorkerRecord,
+    ModelArtefacts, ModelCandidate, ModelView, OtherTarget, Snapshot, UnusableTarget, WorkerState,
+    WorkerView, snapshot::MOST_OTHERS, worker_record::WorkerRecord,
 };
 
 /// Builds the snapshot; `entries` in the order of their numbers.
@@ -81,7 +80,11 @@ impl<'a> ModelDraft<'a> {
                 models.any(|model| model.id == *listed.base)
             })
         };
-        let mut listed = self.listed.iter().map(|listed| listed.entry.view.id).peekable();
+        let mut listed = self
+            .listed
+            .iter()
+            .map(|listed| listed.entry.view.id)
+            .peekable();
         let is_other = |entry: &&WorkerRecord| {
             let mut serves = false;
             while listed.next_if_eq(&entry.view.id).is_some() {
@@ -255,7 +258,8 @@ mod tests {
 
     #[test]
     fn workers_that_lack_the_model_or_the_adapter_are_listed_up_to_a_bound() {
-        let of = |id, base: &str| WorkerRecord::for_tests(WorkerId(id), &Clock::system()).serving(base);
+        let of =
+            |id, base: &str| WorkerRecord::for_tests(WorkerId(id), &Clock::system()).serving(base);
         let mut entries = vec![of(0, "m"), of(1, "m"), of(2, "other")];
         let view = Arc::make_mut(&mut entries[0].view);
         view.served.loras = vec![crate::ServedLora {

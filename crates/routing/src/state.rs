@@ -294,7 +294,11 @@ impl StateQuery {
     ) -> Self {
         let policy = settings.policy_of(job);
         // One of them decides.
-        let policies = [policy, settings.section.fallback, settings.lmcache.fallback()];
+        let policies = [
+            policy,
+            settings.section.fallback,
+            settings.lmcache.fallback(),
+        ];
         let used = |fact| policies.iter().any(|policy| policy.uses(fact));
         Self {
             now,

@@ -39,7 +39,8 @@ pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDr
         .collect();
     let replicas = root.key("replicas").key("reset_states");
     if settings.replicas.reset_states && settings.replicas.mode == ReplicaMode::None {
-        let message = "there is nothing to reset: every start is a fresh one while replicas.mode is none";
+        let message =
+            "there is nothing to reset: every start is a fresh one while replicas.mode is none";
         let draft = warning("replicas.reset_states", replicas, message);
         found.push(draft.expected("this key left out"));
     }
@@ -47,9 +48,12 @@ pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDr
     for name in PREDICTION.iter().filter(|_| settings.kv_events.enabled) {
         let key = prediction.key(name);
         if key.is_set() {
-            let message = "set while KV events are followed: it governs only workers without live events";
+            let message =
+                "set while KV events are followed: it governs only workers without live events";
             let draft = warning(&format!("kv_events.prediction.{name}"), key, message);
-            found.push(draft.expected("kv_events.enabled false (--no-kv-events), which predicts all"));
+            found.push(
+                draft.expected("kv_events.enabled false (--no-kv-events), which predicts all"),
+            );
         }
     }
     let index = root.key("kv_cache_index");
@@ -94,18 +98,22 @@ fn by_policy(
 fn may_decide(settings: &Settings, policy: Policy) -> bool {
     let routing = &settings.routing;
     let falls_back = [Policy::Continuum, Policy::Composite, Policy::PrefixHash];
-    let by_fallback = || {
-        routing.fallback == policy && falls_back.iter().any(|it| routing.names_policy(*it))
-    };
+    let by_fallback =
+        || routing.fallback == policy && falls_back.iter().any(|it| routing.names_policy(*it));
     let of_lmcache = || {
         routing.names_policy(Policy::LmcacheAware)
-            && routing.lmcache.as_ref().is_some_and(|lmcache| lmcache.fallback == policy)
+            && routing
+                .lmcache
+                .as_ref()
+                .is_some_and(|lmcache| lmcache.fallback == policy)
     };
     routing.names_policy(policy) || by_fallback() || of_lmcache()
 }
 
 fn warning(path: &str, key: &CheckedValue, message: &str) -> ProblemDraft {
-    let draft = ProblemDraft::new(path, message).value(key.shown()).in_context();
+    let draft = ProblemDraft::new(path, message)
+        .value(key.shown())
+        .in_context();
     match &key.origin {
         Some(origin) => draft.at(origin.clone()),
         None => draft,

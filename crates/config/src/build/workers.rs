@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use settings::{CheckedValue, Value};
 
 use super::{disaggregation, problem_at, read, tls, worker_events};
-use crate::{problem::ProblemDraft, sections::{CheckMethod, EngineKind, WorkerEntry}};
+use crate::{
+    problem::ProblemDraft,
+    sections::{CheckMethod, EngineKind, WorkerEntry},
+};
 
 /// Builds the workers; entries with a refused URL or name are left out, as their problem is
 /// recorded already.

@@ -723,7 +723,8 @@ fn an_invalid_session_header_name_is_rejected_with_the_expected_form() {
 
 #[test]
 fn a_bad_value_of_the_file_is_reported_even_where_a_flag_or_a_variable_covers_it() {
-    let text = "routing: {policy: wram, temperature: 11}\nworkers: [{url: 'http://h:1', wieght: 2}]\n";
+    let text =
+        "routing: {policy: wram, temperature: 11}\nworkers: [{url: 'http://h:1', wieght: 2}]\n";
     let env = [("WARMROUTE_ROUTING__TEMPERATURE", "1.0")];
     let flags = [
         ("routing.policy", "random", "--policy"),

@@ -87,10 +87,7 @@ fn a_key_without_effect_is_reported_with_its_place_and_the_next_step() {
             "routing: {policy: random}\nkv_cache_index: {enabled: true}\n",
             only("kv_cache_index.enabled", 2),
         ),
-        (
-            "routing: {fallback: random}\n",
-            only("routing.fallback", 1),
-        ),
+        ("routing: {fallback: random}\n", only("routing.fallback", 1)),
         (
             "routing: {dynamo: {host_cache_hit_weight: 0.5}}\n",
             only("routing.dynamo", 1),
@@ -122,7 +119,8 @@ fn a_key_without_effect_is_reported_with_its_place_and_the_next_step() {
     ] {
         assert_eq!(ignored(text), expected, "{text}");
     }
-    let settings = load("prefix_routing: {enabled: true}\nrouting: {policy: warm}\n").expect("loads");
+    let settings =
+        load("prefix_routing: {enabled: true}\nrouting: {policy: warm}\n").expect("loads");
     let notice = settings.ignored_keys()[0].to_string();
     for part in [
         "routing.policy is warm",

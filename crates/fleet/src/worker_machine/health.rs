@@ -253,9 +253,7 @@ impl WorkerHealth {
             // Checks that pass are run back to back until the threshold is met (decision B4).
             WorkerState::Down if self.passed_checks > 0 => NextCheck::CheckIn(Duration::ZERO),
             WorkerState::Down if self.connect_now => NextCheck::ConnectIn(Duration::ZERO),
-            WorkerState::Down if self.overdue => {
-                NextCheck::CheckIn(self.settings.checks.interval)
-            }
+            WorkerState::Down if self.overdue => NextCheck::CheckIn(self.settings.checks.interval),
             // The interval of checks is the longest pause, however rare attempts may get.
             WorkerState::Down => {
                 let interval = self.settings.checks.interval;

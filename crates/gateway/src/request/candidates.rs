@@ -144,7 +144,10 @@ fn exclusion(
 /// Returns whether the prompt, if its tokens are known, is too long for a candidate and fits on
 /// another one. Where it fits on none, or the request names its worker, the engine's own error tells
 /// the client.
-fn too_long(model: &ModelView, placement: &PlacementRequest<'_>) -> impl Fn(&ModelCandidate) -> bool {
+fn too_long(
+    model: &ModelView,
+    placement: &PlacementRequest<'_>,
+) -> impl Fn(&ModelCandidate) -> bool {
     let prompt = &placement.facts.prompt;
     let exact = prompt
         .blocks
@@ -333,9 +336,16 @@ mod tests {
         let facts = test_support::facts_of_tokens(100);
         let too_long = |name: &str| (name.to_owned(), ExcludeReason::ContextTooLong);
         let [decode, _] = sorted(&limited(&[100, 101]), &facts, &[]);
-        assert_eq!((decode.0, decode.1), (vec!["w2".to_owned()], vec![too_long("w1")]));
+        assert_eq!(
+            (decode.0, decode.1),
+            (vec!["w2".to_owned()], vec![too_long("w1")])
+        );
         let [decode, _] = sorted(&limited(&[50, 100]), &facts, &[]);
-        assert_eq!(decode.0, ["w1", "w2"], "the engine's own error tells the client");
+        assert_eq!(
+            decode.0,
+            ["w1", "w2"],
+            "the engine's own error tells the client"
+        );
         let pinned = RoutingFacts {
             pin: Some(Pin {
                 worker: WorkerId(1),

@@ -9,8 +9,8 @@ use net::Clock;
 use routing::{
     Decision, Dispatch, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt,
     KvDecisionCounters, Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool,
-    PrefixDecisionCounters, PrefixRoutedRequest, Refusal, ReplyMode, Router, RoutingSection, Stopwatch, TargetPool,
-    WaitBudget,
+    PrefixDecisionCounters, PrefixRoutedRequest, Refusal, ReplyMode, Router, RoutingSection,
+    Stopwatch, TargetPool, WaitBudget,
 };
 use tokenization::TokenizedPrompt;
 

@@ -209,9 +209,13 @@ impl RoutingSection {
     /// Returns whether the policy is named for any pool of any model.
     pub fn names_policy(&self, policy: Policy) -> bool {
         let general = [Some(self.policy()), self.prefill_policy, self.decode_policy];
-        let of_models = self.models.iter().flat_map(|(_, model)| {
-            [model.policy, model.prefill_policy, model.decode_policy]
-        });
-        general.into_iter().chain(of_models).any(|named| named == Some(policy))
+        let of_models = self
+            .models
+            .iter()
+            .flat_map(|(_, model)| [model.policy, model.prefill_policy, model.decode_policy]);
+        general
+            .into_iter()
+            .chain(of_models)
+            .any(|named| named == Some(policy))
     }
 }

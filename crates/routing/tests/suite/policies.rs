@@ -1,6 +1,6 @@
 //! The properties of each policy.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::{HashScheme, Moment, SequenceHash, Tier, WorkerId};

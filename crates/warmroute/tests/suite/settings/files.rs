@@ -82,7 +82,12 @@ fn keys_without_effect_are_reported_once_and_do_not_stop_the_start() {
         let warning = log
             .lines()
             .find(|line| line.contains("kv_cache_index.enabled"))?;
-        for part in ["WARN", "true", "warm", "routing.policy continuum or composite"] {
+        for part in [
+            "WARN",
+            "true",
+            "warm",
+            "routing.policy continuum or composite",
+        ] {
             assert!(warning.contains(part), "{part}: {warning}");
         }
         Some(())

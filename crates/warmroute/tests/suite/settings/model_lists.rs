@@ -147,7 +147,11 @@ fn an_empty_list_is_renewed_after_its_own_growing_lifetime() {
     assert_eq!(list(&router), 0);
     // After 1 s, 1 s, 2 s, and 2 s again, as 4 s are above the longest lifetime.
     eventually("four rounds", || (rounds(&router) >= 4.0).then_some(()));
-    assert!(watch.elapsed() >= Duration::from_secs(6), "{:?}", watch.elapsed());
+    assert!(
+        watch.elapsed() >= Duration::from_secs(6),
+        "{:?}",
+        watch.elapsed()
+    );
     assert!(rounds(&router) <= watch.elapsed().as_secs_f64());
 
     // A list with models is not renewed within its hour.

@@ -36,8 +36,16 @@ fn placed_by_prefix(router: &Program) -> f64 {
 }
 
 /// A chat whose system prompt is long enough for many blocks.
-fn ask(routed: &RoutedFleet, assistant: usize, question: &str, headers: &[(&str, &str)]) -> RoutedReply {
-    let system = format!("You are assistant {assistant}. {}", words(&assistant.to_string(), 200));
+fn ask(
+    routed: &RoutedFleet,
+    assistant: usize,
+    question: &str,
+    headers: &[(&str, &str)],
+) -> RoutedReply {
+    let system = format!(
+        "You are assistant {assistant}. {}",
+        words(&assistant.to_string(), 200)
+    );
     routed.chat(&[says("system", &system), says("user", question)], headers)
 }
 
@@ -120,7 +128,12 @@ fn a_request_counts_as_placed_by_prefix_from_its_start_to_its_end() {
     let (by_text, by_ids) = (start(json!("hello")), start(json!([1, 2, 3])));
     let mut pinned = RawClient::connect(&routed.router.data());
     let headers = [("x-warmroute-worker", "a")];
-    pinned.send("POST", "/v1/completions", &headers, body(json!("x")).to_string().as_bytes());
+    pinned.send(
+        "POST",
+        "/v1/completions",
+        &headers,
+        body(json!("x")).to_string().as_bytes(),
+    );
     eventually("the three to run", || {
         (routed.router.metric("warmroute_leases", "") == 3.0).then_some(())
     });
@@ -160,7 +173,10 @@ fn placed_without_prefix(it: &ConfiguredFleet) -> Vec<String> {
         client.send("POST", "/v1/completions", &session, body.as_bytes());
         let reply = client.reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
-        reply.header("x-warmroute-worker").expect("the worker").to_owned()
+        reply
+            .header("x-warmroute-worker")
+            .expect("the worker")
+            .to_owned()
     };
     (0..6).map(|_| one()).collect()
 }
@@ -169,7 +185,10 @@ fn placed_without_prefix(it: &ConfiguredFleet) -> Vec<String> {
 #[contract("CK15", "CK64", "A12", "V43")]
 fn the_configured_strategy_places_requests_without_a_prefix_and_follows_a_reload() {
     let with = |urls: &[String], fallback: &str| {
-        three(urls, &format!("prefix_routing: {{enabled: true}}\nrouting: {{fallback: {fallback}}}\n"))
+        three(
+            urls,
+            &format!("prefix_routing: {{enabled: true}}\nrouting: {{fallback: {fallback}}}\n"),
+        )
     };
     let it = ConfiguredFleet::start(3, |urls| with(urls, "round_robin"), &[]);
     it.until_ready(&["a", "b", "c"]);
@@ -192,7 +211,10 @@ fn the_configured_strategy_places_requests_without_a_prefix_and_follows_a_reload
     // A policy that may not decide itself is none.
     it.write(&with(&it.urls(), "prefix_hash"));
     let (status, outcome) = it.reload(false);
-    assert_eq!((status, &outcome["problems"][0]["path"]), (400, &json!("routing.fallback")));
+    assert_eq!(
+        (status, &outcome["problems"][0]["path"]),
+        (400, &json!("routing.fallback"))
+    );
 }
 
 #[test]
@@ -201,7 +223,10 @@ fn a_reload_that_adds_a_part_for_the_next_start_leaves_the_policy_as_it_is() {
     let it = ConfiguredFleet::start(3, |urls| three(urls, ""), &[]);
     it.until_ready(&["a", "b", "c"]);
     for (rest, path) in [
-        ("kv_cache_index: {enabled: true}\n", "kv_cache_index.enabled"),
+        (
+            "kv_cache_index: {enabled: true}\n",
+            "kv_cache_index.enabled",
+        ),
         (
             "routing: {policy: lmcache_aware, lmcache: {controller_url: 'http://127.0.0.1:1'}}\n",
             "routing.lmcache.controller_url",
@@ -217,13 +242,19 @@ fn a_reload_that_adds_a_part_for_the_next_start_leaves_the_policy_as_it_is() {
             .iter()
             .filter_map(Value::as_str)
             .collect();
-        assert!(left.contains(path) && left.contains("routing.policy"), "{left:?}");
+        assert!(
+            left.contains(path) && left.contains("routing.policy"),
+            "{left:?}"
+        );
         assert_eq!(it.in_force("/routing/policy"), "warm", "{rest}");
         let body = json!({"model": "sim", "max_tokens": 1, "prompt": "hello"}).to_string();
         let mut client = RawClient::connect(&it.router.data());
         client.send("POST", "/v1/completions", &[], body.as_bytes());
         let reply = client.reply();
-        let id = reply.header("x-warmroute-decision").expect("a decision").to_owned();
+        let id = reply
+            .header("x-warmroute-decision")
+            .expect("a decision")
+            .to_owned();
         let policy = eventually("the receipt", || {
             let receipt = it.get(&format!("/admin/decisions/{id}"));
             receipt["policy"].as_str().map(str::to_owned)
@@ -231,7 +262,10 @@ fn a_reload_that_adds_a_part_for_the_next_start_leaves_the_policy_as_it_is() {
         assert_eq!(policy, "warm", "{rest}");
     }
     // The ring needs no restart, with or without the part that does.
-    it.write(&three(&it.urls(), "prefix_routing: {enabled: true}\nkv_cache_index: {enabled: true}\n"));
+    it.write(&three(
+        &it.urls(),
+        "prefix_routing: {enabled: true}\nkv_cache_index: {enabled: true}\n",
+    ));
     eventually("the ring", || {
         it.reload(false);
         (it.in_force("/routing/policy") == "continuum").then_some(())

@@ -56,7 +56,9 @@ fn pauses(retry: &str, requests: usize, attempts: usize) -> Vec<Duration> {
     for _ in 0..requests {
         let reply = RawClient::chat(&router.data(), &chat("m", "hi", 1)).reply();
         assert_eq!(reply.status, 503, "{}", reply.text());
-        let arrivals: Vec<_> = (0..attempts).map(|_| engine.next_request().arrived).collect();
+        let arrivals: Vec<_> = (0..attempts)
+            .map(|_| engine.next_request().arrived)
+            .collect();
         pauses.extend(arrivals.windows(2).map(|pair| pair[0].until(pair[1])));
     }
     assert_eq!(engine.requests(), (requests * attempts) as u64);

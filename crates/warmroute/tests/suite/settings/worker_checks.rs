@@ -13,7 +13,10 @@ use crate::harness::{
 /// A router before these engines, named `a`, `b`, ..., each with more keys of its entry.
 fn router(engines: &[(&ScriptedEngine, &str)], config: &str) -> Program {
     let entry = |(name, (engine, keys)): (char, &(&ScriptedEngine, &str))| {
-        format!("  - {{name: {name}, type: generic, url: \"{}\", {keys}}}\n", engine.url())
+        format!(
+            "  - {{name: {name}, type: generic, url: \"{}\", {keys}}}\n",
+            engine.url()
+        )
     };
     let workers: String = ('a'..).zip(engines).map(entry).collect();
     let config = format!("kv_events: {{enabled: false}}\n{config}workers:\n{workers}");
@@ -21,13 +24,20 @@ fn router(engines: &[(&ScriptedEngine, &str)], config: &str) -> Program {
 }
 
 fn engine() -> ScriptedEngine {
-    ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{\"choices\": []}")))
+    ScriptedEngine::start(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        "{\"choices\": []}",
+    )))
 }
 
 fn state(router: &Program, name: &str) -> String {
     let workers = router.workers();
     let worker = workers.iter().find(|worker| worker["name"] == name);
-    worker.expect("a worker")["state"].as_str().expect("a state").to_owned()
+    worker.expect("a worker")["state"]
+        .as_str()
+        .expect("a state")
+        .to_owned()
 }
 
 fn until(router: &Program, name: &str, wanted: &str) {
@@ -41,7 +51,10 @@ fn served_by(router: &Program) -> Vec<String> {
     let one = |_| {
         let reply = RawClient::chat(&router.data(), &chat("m", "hi", 1)).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
-        reply.header("x-warmroute-worker").expect("the worker").to_owned()
+        reply
+            .header("x-warmroute-worker")
+            .expect("the worker")
+            .to_owned()
     };
     (0..6).map(one).collect()
 }
@@ -93,7 +106,8 @@ fn a_body_that_would_not_be_sent_is_refused() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("w.yaml").display().to_string();
     let check = |keys: &str| {
-        let text = format!("workers: [{{url: \"http://127.0.0.1:1\", health_check: {{{keys}}}}}]\n");
+        let text =
+            format!("workers: [{{url: \"http://127.0.0.1:1\", health_check: {{{keys}}}}}]\n");
         std::fs::write(&path, text).expect("it can be written");
         Program::finish(&["config", "check", &path])
     };
@@ -101,7 +115,8 @@ fn a_body_that_would_not_be_sent_is_refused() {
         let refused = check(keys);
         assert_eq!(refused.code, Some(78), "{}", refused.stderr);
         assert!(
-            refused.stderr.contains("workers[0].health_check.body") && refused.stderr.contains("method: POST"),
+            refused.stderr.contains("workers[0].health_check.body")
+                && refused.stderr.contains("method: POST"),
             "{}",
             refused.stderr
         );
