@@ -36,7 +36,7 @@ pub struct ModelView {
     pub candidates: Vec<ModelCandidate>,
     /// Targets that list the model but may not be used now.
     pub unusable: Vec<UnusableTarget>,
-    /// Targets of other workers, which do not serve it: the first [`MOST_OTHERS`].
+    /// Targets of other workers, which do not serve it: the first 16.
     pub others: Vec<OtherTarget>,
     /// Whether no generating worker of this model is ready, and `candidates` holds the last good
     /// set of them (receipt method `panic`). A prefill worker that is not ready is never offered: a
@@ -114,7 +114,7 @@ pub struct UnusableTarget {
 }
 
 /// Most targets in [`ModelView::others`]: they are copied into the receipt of each request.
-pub const MOST_OTHERS: usize = 16;
+pub(crate) const MOST_OTHERS: usize = 16;
 
 /// A target whose worker does not serve a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

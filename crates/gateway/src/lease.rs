@@ -60,11 +60,9 @@ impl Lease {
     }
 
     /// Adds the request's place in the figures of routing by prefix, for as long as the load.
-    pub(crate) fn with_prefix_routed(self, request: Option<PrefixRoutedRequest>) -> Self {
-        Self {
-            _prefix_routed: request,
-            ..self
-        }
+    pub(crate) fn with_prefix_routed(mut self, request: Option<PrefixRoutedRequest>) -> Self {
+        self._prefix_routed = request;
+        self
     }
 
     /// Adds the load of the prefill worker.

@@ -38,7 +38,7 @@ pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDr
         .filter_map(|(path, policies)| by_policy(root, settings, path, policies))
         .collect();
     let replicas = root.key("replicas").key("reset_states");
-    if settings.replicas.reset_states && settings.replicas.mode == ReplicaMode::None {
+    if settings.replicas.reset_states && settings.replicas.mode == ReplicaMode::Alone {
         let message =
             "there is nothing to reset: every start is a fresh one while replicas.mode is none";
         let draft = warning("replicas.reset_states", replicas, message);

@@ -104,9 +104,9 @@ const ABSENT: &str = "redis://127.0.0.1:1";
 async fn the_fallback_keeps_as_many_entries_as_its_capacity() {
     let cache = cache_at(ABSENT, "fallback_capacity: 2");
     for number in 1..=3 {
-        cache.kept(key(number), b"in memory").await;
+        cache.insert_and_find(key(number), b"in memory").await;
     }
-    cache.until_gone(key(1)).await;
+    cache.until_removed(key(1)).await;
     cache.until_found(key(3), b"in memory").await;
     let stats = cache.stats().await;
     assert_eq!((stats.entries, stats.capacity), (2, Some(2)));
@@ -118,9 +118,9 @@ async fn an_entry_of_the_fallback_lives_for_the_fallback_s_time() {
     let clock = Clock::system();
     let cache = cache_at(ABSENT, "fallback_ttl_seconds: 3");
     let start = clock.now();
-    cache.kept(key(1), b"in memory").await;
+    cache.insert_and_find(key(1), b"in memory").await;
     // The cache's own entries live for minutes.
-    cache.until_gone(key(1)).await;
+    cache.until_removed(key(1)).await;
     assert!(clock.now().since(start) >= Duration::from_secs(3));
 }
 

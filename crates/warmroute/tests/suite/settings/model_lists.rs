@@ -170,13 +170,13 @@ fn of_more_lists_than_are_kept_a_refresh_asks_for_the_oldest_again() {
     };
     for (kept, asks) in [(1, true), (2, false)] {
         let (router, engines) = fleet(&config(kept));
-        let questions = || engines.iter().map(ScriptedEngine::questions).sum::<u64>();
-        let (before, rounds_before) = (questions(), rounds(&router));
+        let probes = || engines.iter().map(ScriptedEngine::probes).sum::<u64>();
+        let (before, rounds_before) = (probes(), rounds(&router));
         eventually("rounds", || {
             (rounds(&router) >= rounds_before + 3.0).then_some(())
         });
         // The workers' own lists live for minutes.
-        assert_eq!(questions() > before, asks, "{kept}");
+        assert_eq!(probes() > before, asks, "{kept}");
         assert_eq!(list(&router), 1, "no model is left out");
     }
 }

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{
-        Program, RawClient, RoutedFleet, RoutedReply, RouterQueries as _, eventually, says, words,
+        Program, RawClient, RoutedFleet, RoutedReply, RouterQueries as _, chat_message, eventually,
+        words,
     },
     lifecycle::ConfiguredFleet,
 };
@@ -46,7 +47,13 @@ fn ask(
         "You are assistant {assistant}. {}",
         words(&assistant.to_string(), 200)
     );
-    routed.chat(&[says("system", &system), says("user", question)], headers)
+    routed.chat(
+        &[
+            chat_message("system", &system),
+            chat_message("user", question),
+        ],
+        headers,
+    )
 }
 
 #[test]
@@ -93,7 +100,7 @@ fn the_figures_of_prefix_routing_stay_at_zero_while_it_is_off() {
         let routed = RoutedFleet::with(&[slow, slow, slow], config, &[]);
         let body = json!({
             "model": "sim", "max_tokens": 200, "ignore_eos": true,
-            "messages": [says("user", "hello")],
+            "messages": [chat_message("user", "hello")],
         });
         let mut running = RawClient::chat(&routed.router.data(), &body);
         eventually("the request to run", || {
