@@ -91,7 +91,7 @@ fn block_events_still_place_requests_where_the_prefix_view_is_enabled() {
 #[test]
 #[contract("CK1", "CK66", "CK67")]
 fn the_figures_of_prefix_routing_stay_at_zero_while_it_is_off() {
-    let slow: &[&str] = &["--speed", "0.2"];
+    let slow: &[&str] = &["--speed", "0.5"];
     for config in [
         "",
         "kv_cache_index: {enabled: true}\n",
@@ -99,7 +99,7 @@ fn the_figures_of_prefix_routing_stay_at_zero_while_it_is_off() {
     ] {
         let routed = RoutedFleet::with(&[slow, slow, slow], config, &[]);
         let body = json!({
-            "model": "sim", "max_tokens": 200, "ignore_eos": true,
+            "model": "sim", "max_tokens": 100, "ignore_eos": true,
             "messages": [chat_message("user", "hello")],
         });
         let mut running = RawClient::chat(&routed.router.data(), &body);
@@ -124,7 +124,7 @@ fn a_request_counts_as_placed_by_prefix_from_its_start_to_its_end() {
     let slow: &[&str] = &["--speed", "0.2"];
     let config = "prefix_routing: {enabled: true, anthropic_cache_control_injection: true}\n";
     let routed = RoutedFleet::with(&[slow, slow, slow], config, &[]);
-    let body = |prompt: Value| json!({"model": "sim", "max_tokens": 4000, "ignore_eos": true, "prompt": prompt});
+    let body = |prompt: Value| json!({"model": "sim", "max_tokens": 1500, "ignore_eos": true, "prompt": prompt});
     let start = |prompt: Value| {
         let mut client = RawClient::connect(&routed.router.data());
         let body = body(prompt).to_string();
