@@ -417,11 +417,11 @@ fn unconfirmed_credit_ends_after_the_configured_time() {
         ..RoutingSettings::default()
     };
     let fleet = TestFleet::new(2, settings);
-    let plan = fleet.plan(NOW, &ask(tokens(1, 40)));
+    let plan = fleet.plan(NOW, &test_request(tokens(1, 40)));
     // Its blocks count as active until its end.
     fleet.router.done(at_ms(1), plan.reservation);
     let predicted = |ms| {
-        let decision = fleet.preview(at_ms(ms), &ask(tokens(1, 40)));
+        let decision = fleet.preview(at_ms(ms), &test_request(tokens(1, 40)));
         let decision = decision.expect("a target is eligible");
         let rows = decision.candidates.iter();
         rows.map(|row| row.predicted_cached_tokens).max()
