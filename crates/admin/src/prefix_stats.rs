@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::{BackendLoad, PrefixConfig, PrefixDecisions, PrefixRoutingStats};
 use axum::{extract::State, response::Response};
-use routing::PrefixDecisionCounters;
+use routing::{Policy, PrefixDecisionCounters};
 
 use crate::{Control, response, workers::WorkerReporter};
 
@@ -17,13 +17,12 @@ pub(crate) async fn stats(
     let settings = control.settings();
     let (config, counts) = (&settings.prefix_routing, counters.counts());
     response::json(&PrefixRoutingStats {
-        enabled: config.enabled,
+        enabled: config.enabled || settings.routing.policy() == Policy::PrefixHash,
         config: PrefixConfig {
             max_prefix_length: config.max_prefix_length,
             load_factor_epsilon: config.load_factor_epsilon,
             virtual_nodes: config.virtual_nodes,
-            // The key is known, and a configuration that sets it to true is refused.
-            anthropic_cache_control_injection: false,
+            anthropic_cache_control_injection: config.anthropic_cache_control_injection,
         },
         routing_decisions: PrefixDecisions {
             total: counts.total(),
@@ -32,16 +31,17 @@ pub(crate) async fn stats(
             fallback: counts.fallback,
             overflow_rate: format!("{:.4}", counts.overflow_rate()),
         },
-        backend_distribution: distribution(&workers),
+        backend_distribution: distribution(&workers, &counters),
         unique_prefixes: counters.unique_prefixes(),
     })
 }
 
-fn distribution(workers: &WorkerReporter) -> Vec<BackendLoad> {
+/// Returns the requests in flight on each worker that routing by prefix placed there.
+fn distribution(workers: &WorkerReporter, counters: &PrefixDecisionCounters) -> Vec<BackendLoad> {
     let snapshot = workers.fleet.snapshot();
     let rows = snapshot.workers.iter().map(|worker| BackendLoad {
         backend: Arc::clone(&worker.name),
-        in_flight_requests: workers.load(worker).in_flight.into(),
+        in_flight_requests: counters.in_flight(worker.id).into(),
     });
     rows.collect()
 }

@@ -21,7 +21,7 @@ pub struct PrefixRoutingStats {
     pub config: PrefixConfig,
     /// Its decisions.
     pub routing_decisions: PrefixDecisions,
-    /// The load by worker.
+    /// The requests in flight by worker that routing by prefix placed there.
     pub backend_distribution: Vec<BackendLoad>,
     /// Number of distinct prompt beginnings, estimated within 2 %.
     pub unique_prefixes: u64,

@@ -17,15 +17,18 @@ const RENAMED: &[(&[&str], &[&str])] = &[
     (&["server", "workers"], &["server", "runtime_threads"]),
 ];
 
-/// The strategy, which is our policy unless requests are routed by prefix.
+/// Our key of the strategy where requests are routed by prefix.
+const FALLBACK: &[&str] = &["routing", "fallback"];
+
+/// The strategy: our policy, or the fallback where requests are routed by prefix.
 const STRATEGIES: &[&[&str]] = &[&["selection_strategy"], &["load_balancer", "strategy"]];
 
 /// Converts a configuration of Continuum Router to one of ours in YAML. `name` is the name of the
 /// file in problems.
 ///
 /// Keys without a counterpart are listed in comments at the top, each with the reason, and so are
-/// those that this version refuses. The strategy becomes the policy, unless prefix routing or the
-/// prefix view is on: a policy would switch them off.
+/// those that this version refuses. The strategy becomes the policy; if prefix routing or the
+/// prefix view is on, the policy of requests that they cannot place.
 ///
 /// # Errors
 /// YAML errors of the text.
@@ -54,9 +57,12 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
     for (theirs, ours) in RENAMED {
         move_key(&mut tree, theirs, ours);
     }
-    if !is_routed_by_prefix(&tree) {
-        for strategy in STRATEGIES {
+    let by_prefix = is_routed_by_prefix(&tree);
+    for strategy in STRATEGIES {
+        if !by_prefix {
             move_key(&mut tree, strategy, &["routing", "policy"]);
+        } else if is_fallback(&tree, strategy) {
+            move_key(&mut tree, strategy, FALLBACK);
         }
     }
     prune_top(&mut tree, &mut unused);
@@ -83,6 +89,18 @@ fn is_routed_by_prefix(tree: &LocatedValue) -> bool {
             .and_then(|section| member(section, "enabled"))
             .is_some_and(|enabled| matches!(enabled.node, ValueNode::Bool(true)))
     })
+}
+
+/// Returns whether the value under a path is a policy of our key for requests without a prefix. The
+/// ring is none: it is on already.
+fn is_fallback(tree: &LocatedValue, path: &[&str]) -> bool {
+    let value = path.iter().try_fold(tree, |at, key| member(at, key));
+    match (value.map(|value| &value.node), kind_at(FALLBACK)) {
+        (Some(ValueNode::Text(name)), Some(ValueKind::Word(words))) => {
+            words.iter().any(|word| word.matches(name))
+        }
+        _ => false,
+    }
 }
 
 fn member<'a>(tree: &'a LocatedValue, key: &str) -> Option<&'a LocatedValue> {

@@ -239,11 +239,11 @@ pub(super) const CONTINUUM: Reasons = &[
     (&["timeouts"], "time limits are in request"),
     (
         &["selection_strategy"],
-        "routing.policy would switch prefix routing off; without a prefix the least loaded worker is used",
+        "prefix routing is on, and this strategy cannot place a request without a prefix: see routing.fallback",
     ),
     (
         &["load_balancer"],
-        "only its strategy has a counterpart, and only where prefix routing is off",
+        "only its strategy has a counterpart, as routing.policy or routing.fallback",
     ),
 ];
 

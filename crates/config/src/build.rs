@@ -5,6 +5,7 @@ mod content_routing;
 mod disaggregation;
 mod discovery;
 mod hooks;
+mod ignored;
 mod kv_cache_index;
 mod listeners;
 mod lmcache;
@@ -17,10 +18,14 @@ mod tls;
 mod worker_events;
 mod workers;
 
-use ::routing::Policy;
 use settings::{CheckedValue, ListenSetting, Setting, Value};
 
-use crate::{origins::ValueOrigins, problem::ProblemDraft, sections::Settings};
+use crate::{
+    origins::ValueOrigins,
+    problem::{ProblemDraft, report},
+    reload::default_policy,
+    sections::Settings,
+};
 
 /// Builds the settings; problems between keys are recorded. `file` is the file's name in problems.
 pub(crate) fn build(
@@ -50,6 +55,8 @@ pub(crate) fn build(
     let checks = &mut settings.health_checks;
     checks.recovery_max_interval = checks.recovery_max_interval.max(checks.recovery_interval);
     discovery::hide_keys(root.key_mut("discovery"));
+    let ignored = ignored::ignored(root, &settings);
+    settings.ignored = report(ignored, file);
     settings.effective = root.shown();
     settings.origins = ValueOrigins::of(root, file);
     settings
@@ -86,17 +93,11 @@ fn resolve(root: &mut CheckedValue) {
     {
         address.set_port(port);
     }
-    let by_prefix = ["prefix_routing", "kv_cache_index"]
-        .iter()
-        .any(|section| root.key(section).key("enabled").bool());
+    let is_enabled = |section: &str| root.key(section).key("enabled").bool();
+    let usual = default_policy(is_enabled("prefix_routing"), is_enabled("kv_cache_index"));
     let policy = &mut root.key_mut("routing").key_mut("policy").value;
     if *policy == Value::Unset {
-        let policy_of_caches = if by_prefix {
-            Policy::Continuum
-        } else {
-            Policy::Warm
-        };
-        *policy = Value::Word(policy_of_caches.as_str());
+        *policy = Value::Word(usual.as_str());
     }
     // If caches do not count, their content is not needed.
     if !routing::caches_count(root.key("routing")) {

@@ -25,8 +25,6 @@ pub(crate) struct Checker<'a> {
     pub(crate) env: &'a [(String, String)],
     pub(crate) check_url: CheckUrl,
     pub(crate) problems: Vec<ProblemDraft>,
-    /// Keys that are set and have no effect in this version.
-    pub(crate) idle: Vec<ProblemDraft>,
 }
 
 /// Longest list: each entry of `workers` becomes some thirty values, however short its text is.
@@ -126,12 +124,6 @@ impl Checker<'_> {
                 ValueError::later(&format!("`{}`", key.name)).expected("this key left out"),
             );
             checked.failed = true;
-        }
-        if !checked.failed && key.built == Availability::Idle && checked.value != default {
-            self.idle.push(
-                ProblemDraft::new(path, "known, not active in this version")
-                    .at(given.origin.clone()),
-            );
         }
         if checked.failed && !matches!(checked.value, Value::List(_) | Value::Map(_)) {
             checked.value = default;

@@ -1,6 +1,8 @@
 //! Loads settings from all sources, one stage a line.
 
-use settings::CheckUrl;
+use std::collections::HashSet;
+
+use settings::{CheckUrl, LocatedValue};
 
 use crate::{
     Problem, Settings,
@@ -105,6 +107,8 @@ fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
         (_, problems) = (tree.take(), vec![draft]);
     }
     let mut root = top::tidy(tree, &mut problems);
+    let covers = !overrides.is_empty() || overlay::has_keys(env, own_env);
+    let of_file = covers.then(|| file_problems(&root, env, check_url));
     overlay::environment(&mut root, env, own_env, &mut problems);
     overlay::flags(&mut root, overrides, check_url, &mut problems);
     more_workers::leave_out(&mut root, left_out, check_url);
@@ -113,20 +117,43 @@ fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
         env,
         check_url,
         problems,
-        idle: Vec::new(),
     };
     let mut checked = checker.section(ROOT, Some(&root), "");
-    let Checker {
-        mut problems, idle, ..
-    } = checker;
+    let mut problems = checker.problems;
+    if let Some(of_file) = of_file {
+        let known: HashSet<_> = problems.iter().map(ProblemDraft::place).collect();
+        let covered = of_file
+            .into_iter()
+            .filter(|draft| !known.contains(&draft.place()));
+        let covered: Vec<_> = covered.collect();
+        problems.extend(covered);
+    }
     let settings = build(&mut checked, name, &mut problems);
     let passed_over = report(passed_over, name);
     (
         Settings {
-            idle: report(idle, name),
             passed_over,
             ..settings
         },
         problems,
     )
+}
+
+/// Returns the problems of the file's own values: a flag or a variable that covers one does not make
+/// it right. A value with a variable in it is not judged, as that need not be set where the value is
+/// not used.
+fn file_problems(
+    root: &LocatedValue,
+    env: &[(String, String)],
+    check_url: CheckUrl,
+) -> Vec<ProblemDraft> {
+    let mut checker = Checker {
+        env,
+        check_url,
+        problems: Vec::new(),
+    };
+    checker.section(ROOT, Some(root), "");
+    let mut problems = checker.problems;
+    problems.retain(|draft| !draft.names_variable());
+    problems
 }

@@ -27,14 +27,20 @@ pub(crate) fn environment(
     problems: &mut Vec<ProblemDraft>,
 ) {
     for (name, value) in env {
-        let Some(path) = name.strip_prefix(PREFIX) else {
-            continue;
-        };
-        if value.is_empty() || name.starts_with(TEST_PREFIX) || own.contains(&name.as_str()) {
-            continue;
+        if is_key(name, value, own) {
+            problems.extend(variable(root, name, &name[PREFIX.len()..], value));
         }
-        problems.extend(variable(root, name, path, value));
     }
+}
+
+/// Returns whether a variable sets a key.
+pub(crate) fn has_keys(env: &[(String, String)], own: &[&str]) -> bool {
+    env.iter().any(|(name, value)| is_key(name, value, own))
+}
+
+fn is_key(name: &str, value: &str, own: &[&str]) -> bool {
+    name.starts_with(PREFIX)
+        && !(value.is_empty() || name.starts_with(TEST_PREFIX) || own.contains(&name))
 }
 
 /// Lays one variable over the tree; `path` is its name behind the prefix. Returns its problem.

@@ -70,6 +70,22 @@ impl ProblemDraft {
         self
     }
 
+    /// Returns the key and its line and column in the file, which are equal for problems of one
+    /// value.
+    pub(crate) fn place(&self) -> (String, Option<(u64, u64)>) {
+        let place = match self.origin {
+            Some(ValueOrigin::File { line, column }) => Some((line, column)),
+            _ => None,
+        };
+        (self.path.clone(), place)
+    }
+
+    /// Returns whether the value as written contains a variable, or is not shown.
+    pub(crate) fn names_variable(&self) -> bool {
+        let text = self.value.to_string();
+        text.contains("${") || text == "\"***\""
+    }
+
     /// Returns the finished problem; `file` is the file's name.
     pub fn finish(self, file: &str) -> Problem {
         let (line, column, source) = match self.origin {

@@ -103,7 +103,6 @@ fn row(key: &KeySchema, path: &str, out: &mut String) {
     };
     let later = match key.built {
         Availability::Now => "",
-        Availability::Idle => " *Not active yet.*",
         Availability::Later => " *Not built yet.*",
     };
     let fixed = if later.is_empty() && is_fixed(path) {

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
+use routing::Policy;
 use serde_json::Value as Json;
 use settings::{Reload, Setting};
 
@@ -29,6 +30,17 @@ pub struct ConfigChanges {
 }
 
 impl ConfigChanges {
+    /// Returns the keys of `new` that a program started with `started` does not apply; `taken` is
+    /// the part that it does ([`Settings::taken_over`]).
+    pub fn left_for_restart(started: &Settings, taken: &Settings, new: &Settings) -> Vec<String> {
+        let mut left = Self::between(started, new).restart_needed;
+        // Live keys that depend on one of those.
+        left.extend(Self::between(taken, new).live);
+        left.sort_unstable();
+        left.dedup();
+        left
+    }
+
     /// Compares `old` with `new`.
     pub fn between(old: &Settings, new: &Settings) -> Self {
         let (before, after) = (leaves(&old.effective), leaves(&new.effective));
@@ -133,14 +145,44 @@ fn leaves(effective: &Json) -> BTreeMap<String, &Json> {
 
 impl Settings {
     /// Returns these settings as far as a program started with `started` can apply them: fixed keys
-    /// stay.
+    /// stay, and so do policies of `current` in the place of those that need a fixed key's new
+    /// value.
     #[must_use]
-    pub fn taken_over(mut self, started: &Self) -> Self {
+    pub fn taken_over(mut self, started: &Self, current: &Self) -> Self {
         self.keep_restart_keys(started);
         self.prompt_cache_redis
             .clone_from(&started.prompt_cache_redis);
         keep_fixed(&mut self.effective, &started.effective, "");
+        if self.routing.lmcache.is_none() && self.routing.names_policy(Policy::LmcacheAware) {
+            self.keep_policies(current);
+        }
+        if !self.is_set("routing.policy") {
+            let policy = default_policy(self.prefix_routing.enabled, self.kv_cache_index.enabled);
+            self.routing.policy = Some(policy);
+            self.effective["routing"]["policy"] = policy.as_str().into();
+        }
         self
+    }
+
+    /// Copies the policies of `current`: those of all models and those of single ones.
+    fn keep_policies(&mut self, current: &Self) {
+        let (new, old) = (&mut self.routing, &current.routing);
+        new.policy = old.policy;
+        new.prefill_policy = old.prefill_policy;
+        new.decode_policy = old.decode_policy;
+        new.models.clone_from(&old.models);
+        for key in ["policy", "prefill_policy", "decode_policy", "models"] {
+            self.effective["routing"][key] = current.effective["routing"][key].clone();
+        }
+    }
+}
+
+/// Returns the policy of a configuration that names none.
+pub(crate) fn default_policy(prefix_routing: bool, kv_cache_index: bool) -> Policy {
+    if prefix_routing || kv_cache_index {
+        Policy::Continuum
+    } else {
+        Policy::Warm
     }
 }
 

@@ -119,8 +119,8 @@ settings::section! {
         /// Redis server that shares the token ids of `routing.lmcache.prompt_cache`, if there is
         /// one.
         pub prompt_cache_redis: Option<RedisSection>;
-        /// Keys that are set and have no effect in this version.
-        pub(crate) idle: Vec<Problem>;
+        /// Keys that are set and have no effect beside the others.
+        pub(crate) ignored: Vec<Problem>;
         /// Workers of [`crate::ConfigSource::more_workers`] skipped because their names were taken.
         pub(crate) passed_over: Vec<Problem>;
         /// Every key with the value in force, secrets as `***`.
@@ -141,10 +141,10 @@ impl Settings {
         serde_saphyr::to_string(&self.effective).expect("a JSON value has a YAML form")
     }
 
-    /// Returns keys that are set and valid but have no effect in this version, for a warning to the
-    /// user.
+    /// Returns keys that are set and valid but have no effect beside the others, for a warning to
+    /// the user.
     pub fn ignored_keys(&self) -> &[Problem] {
-        &self.idle
+        &self.ignored
     }
 
     /// Returns workers from sources other than file, variables and flags that were skipped because

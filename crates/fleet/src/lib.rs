@@ -61,7 +61,7 @@ pub use probe::event_endpoints::EventEndpoint;
 pub use served_models::{ServedLora, ServedModel, ServedModels};
 pub use settings::{FleetParts, OnVerdict};
 pub use snapshot::{
-    CacheSource, EngineLoad, EngineView, KvCacheView, ModelCandidate, ModelView,
+    CacheSource, EngineLoad, EngineView, KvCacheView, ModelCandidate, ModelView, OtherTarget,
     PrefixCacheCounters, RankView, Snapshot, UnusableTarget, WorkerConnection, WorkerView,
 };
 pub use start_error::FleetStartError;

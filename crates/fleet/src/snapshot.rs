@@ -36,6 +36,8 @@ pub struct ModelView {
     pub candidates: Vec<ModelCandidate>,
     /// Targets that list the model but may not be used now.
     pub unusable: Vec<UnusableTarget>,
+    /// Targets of other workers, which do not serve it: the first 16.
+    pub others: Vec<OtherTarget>,
     /// Whether no generating worker of this model is ready, and `candidates` holds the last good
     /// set of them (receipt method `panic`). A prefill worker that is not ready is never offered: a
     /// request can do without.
@@ -59,6 +61,8 @@ pub struct ModelCandidate {
     pub namespace_model: Arc<str>,
     /// The adapter, when the requested id names one.
     pub lora: Option<Arc<str>>,
+    /// Longest prompt plus reply in tokens on this worker.
+    pub max_model_len: Option<u32>,
 }
 
 impl ModelCandidate {
@@ -107,6 +111,20 @@ pub struct UnusableTarget {
     pub name: Arc<str>,
     /// Its worker's state, never `Ready`.
     pub state: WorkerState,
+}
+
+/// Most targets in [`ModelView::others`]: they are copied into the receipt of each request.
+pub(crate) const MOST_OTHERS: usize = 16;
+
+/// A target whose worker does not serve a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherTarget {
+    /// Worker and rank.
+    pub target: Target,
+    /// Its worker's name.
+    pub name: Arc<str>,
+    /// Whether the model is an adapter of a base model that the worker serves.
+    pub lacks_adapter: bool,
 }
 
 impl UnusableTarget {

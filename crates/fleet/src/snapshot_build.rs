@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Arc};
 use kv_blocks::Role;
 
 use crate::{
-    ModelArtefacts, ModelCandidate, ModelView, Snapshot, UnusableTarget, WorkerState, WorkerView,
-    worker_record::WorkerRecord,
+    ModelArtefacts, ModelCandidate, ModelView, OtherTarget, Snapshot, UnusableTarget, WorkerState,
+    WorkerView, snapshot::MOST_OTHERS, worker_record::WorkerRecord,
 };
 
 /// Builds the snapshot; `entries` in the order of their numbers.
@@ -16,18 +16,26 @@ pub(crate) fn build(entries: &[WorkerRecord]) -> Snapshot {
         let view = &entry.view;
         for model in &view.served.models {
             let draft = drafts.entry(Arc::clone(&model.id)).or_default();
-            draft.add(entry, None, &model.id);
-            draft.limit(model.max_model_len);
+            draft.add(ListedWorker {
+                entry,
+                lora: None,
+                base: &model.id,
+                max_model_len: model.max_model_len,
+            });
         }
         for lora in &view.served.loras {
             let draft = drafts.entry(Arc::clone(&lora.id)).or_default();
-            draft.add(entry, Some(Arc::clone(&lora.id)), &lora.parent);
             let parent = view
                 .served
                 .models
                 .iter()
                 .find(|model| model.id == lora.parent);
-            draft.limit(parent.and_then(|model| model.max_model_len));
+            draft.add(ListedWorker {
+                entry,
+                lora: Some(Arc::clone(&lora.id)),
+                base: &lora.parent,
+                max_model_len: parent.and_then(|model| model.max_model_len),
+            });
         }
     }
     Snapshot {
@@ -37,7 +45,7 @@ pub(crate) fn build(entries: &[WorkerRecord]) -> Snapshot {
             .collect(),
         models: drafts
             .into_iter()
-            .map(|(id, draft)| (Arc::clone(&id), Arc::new(draft.finish(id))))
+            .map(|(id, draft)| (Arc::clone(&id), Arc::new(draft.finish(id, entries))))
             .collect(),
     }
 }
@@ -49,27 +57,58 @@ struct ListedWorker<'a> {
     lora: Option<Arc<str>>,
     /// The base model's id.
     base: &'a Arc<str>,
+    max_model_len: Option<u32>,
 }
 
 #[derive(Default)]
 struct ModelDraft<'a> {
+    /// In the order of the workers' numbers.
     listed: Vec<ListedWorker<'a>>,
-    max_model_len: Option<u32>,
 }
 
 impl<'a> ModelDraft<'a> {
-    fn add(&mut self, entry: &'a WorkerRecord, lora: Option<Arc<str>>, base: &'a Arc<str>) {
-        self.listed.push(ListedWorker { entry, lora, base });
+    fn add(&mut self, worker: ListedWorker<'a>) {
+        self.listed.push(worker);
     }
 
-    fn limit(&mut self, max_model_len: Option<u32>) {
-        self.max_model_len = match (self.max_model_len, max_model_len) {
-            (Some(known), Some(new)) => Some(known.min(new)),
-            (known, new) => known.or(new),
+    /// Returns the first targets of workers that do not serve the model.
+    fn others(&self, entries: &[WorkerRecord]) -> Vec<OtherTarget> {
+        let base = self.listed.iter().find(|listed| listed.lora.is_some());
+        let serves_base = |view: &WorkerView| {
+            base.is_some_and(|listed| {
+                let mut models = view.served.models.iter();
+                models.any(|model| model.id == *listed.base)
+            })
         };
+        let mut listed = self
+            .listed
+            .iter()
+            .map(|listed| listed.entry.view.id)
+            .peekable();
+        let is_other = |entry: &&WorkerRecord| {
+            let mut serves = false;
+            while listed.next_if_eq(&entry.view.id).is_some() {
+                serves = true;
+            }
+            // What a worker serves that was never reached is unknown.
+            !serves && !entry.view.served.models.is_empty()
+        };
+        entries
+            .iter()
+            .filter(is_other)
+            .flat_map(|entry| {
+                let (view, lacks_adapter) = (&entry.view, serves_base(&entry.view));
+                view.targets().map(move |target| OtherTarget {
+                    target,
+                    name: Arc::clone(&view.name),
+                    lacks_adapter,
+                })
+            })
+            .take(MOST_OTHERS)
+            .collect()
     }
 
-    fn finish(self, id: Arc<str>) -> ModelView {
+    fn finish(self, id: Arc<str>, entries: &[WorkerRecord]) -> ModelView {
         let generates = |view: &WorkerView| !view.only_prefills();
         let panic = !self
             .listed
@@ -77,10 +116,11 @@ impl<'a> ModelDraft<'a> {
             .any(|listed| ready(listed.entry) && generates(&listed.entry.view));
         let mut candidates = Vec::new();
         let mut unusable = Vec::new();
-        for ListedWorker { entry, lora, base } in &self.listed {
+        for listed in &self.listed {
+            let entry = listed.entry;
             let view = &entry.view;
             if ready(entry) || (panic && generates(view) && last_good(entry)) {
-                candidates.extend(candidates_of(view, lora.as_ref(), base));
+                candidates.extend(candidates_of(listed));
             } else {
                 let name = &view.name;
                 unusable.extend(view.targets().map(|target| UnusableTarget {
@@ -102,8 +142,13 @@ impl<'a> ModelDraft<'a> {
                 .any(|listed| listed.entry.view.role != Role::Unified),
             candidates,
             unusable,
+            others: self.others(entries),
             artefacts: agreed_artefacts(&self.listed),
-            max_model_len: self.max_model_len,
+            max_model_len: self
+                .listed
+                .iter()
+                .filter_map(|listed| listed.max_model_len)
+                .min(),
         }
     }
 }
@@ -149,18 +194,16 @@ fn last_good(entry: &WorkerRecord) -> bool {
     }
 }
 
-fn candidates_of<'a>(
-    view: &'a Arc<WorkerView>,
-    lora: Option<&'a Arc<str>>,
-    base: &Arc<str>,
-) -> impl Iterator<Item = ModelCandidate> + 'a {
-    let namespace_model = namespace_model(view, base);
+fn candidates_of<'a>(listed: &'a ListedWorker<'_>) -> impl Iterator<Item = ModelCandidate> + 'a {
+    let view = &listed.entry.view;
+    let namespace_model = namespace_model(view, listed.base);
     view.targets().filter_map(move |target| {
         Some(ModelCandidate {
             target,
             worker: Arc::clone(view),
             namespace_model: namespace_model.clone()?,
-            lora: lora.cloned(),
+            lora: listed.lora.clone(),
+            max_model_len: listed.max_model_len,
         })
     })
 }
@@ -211,6 +254,33 @@ mod tests {
         let view = Arc::make_mut(&mut entry.view);
         (view.role, view.served.namespace_model) = (role, Some("m".into()));
         entry
+    }
+
+    #[test]
+    fn workers_that_lack_the_model_or_the_adapter_are_listed_up_to_a_bound() {
+        let of =
+            |id, base: &str| WorkerRecord::for_tests(WorkerId(id), &Clock::system()).serving(base);
+        let mut entries = vec![of(0, "m"), of(1, "m"), of(2, "other")];
+        let view = Arc::make_mut(&mut entries[0].view);
+        view.served.loras = vec![crate::ServedLora {
+            id: "ad".into(),
+            parent: "m".into(),
+            created: 0,
+        }];
+        let others = |entries: &[WorkerRecord], id: &str| -> Vec<(u32, bool)> {
+            let snapshot = build(entries);
+            let model = snapshot.model(id).expect("the model is served");
+            let row = |other: &OtherTarget| (other.target.worker.0, other.lacks_adapter);
+            model.others.iter().map(row).collect()
+        };
+        assert_eq!(others(&entries, "m"), [(2, false)]);
+        assert_eq!(others(&entries, "ad"), [(1, true), (2, false)]);
+        assert_eq!(others(&entries, "other"), [(0, false), (1, false)]);
+        // One that was never reached may serve it.
+        entries.push(WorkerRecord::for_tests(WorkerId(3), &Clock::system()));
+        assert_eq!(others(&entries, "m"), [(2, false)]);
+        entries.extend((4..40).map(|id| of(id, "other")));
+        assert_eq!(others(&entries, "m").len(), MOST_OTHERS);
     }
 
     fn model(entries: &[WorkerRecord]) -> Arc<ModelView> {

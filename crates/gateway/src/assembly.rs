@@ -133,7 +133,6 @@ impl Gateway {
         }));
         registry.register_collector(Box::new(PrefixCollector {
             fleet: Arc::clone(&shared.fleet),
-            router: Arc::clone(&shared.router),
             counters: Arc::clone(&prefix_counters),
         }));
         let counters = DecisionCounters {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kv_blocks::Target;
-use routing::{AttemptEnd, Decision, PrefillLeg, ReservationId};
+use routing::{AttemptEnd, Decision, PrefillLeg, PrefixRoutedRequest, ReservationId};
 
 use crate::queue_waiters::QueueWaiters;
 
@@ -22,6 +22,8 @@ pub(crate) struct Lease {
     end: AttemptEnd,
     /// The load of the prefill worker until the prompt is computed, if there is one.
     prefill: Option<Box<Lease>>,
+    /// Its place in the figures of routing by prefix, which its drop ends.
+    _prefix_routed: Option<PrefixRoutedRequest>,
 }
 
 /// A decision with its load already counted, and the guard that frees it.
@@ -46,7 +48,14 @@ impl Lease {
             // Of a request that is dropped without an end.
             end: AttemptEnd::Cancelled,
             prefill: None,
+            _prefix_routed: None,
         }
+    }
+
+    /// Adds the request's place in the figures of routing by prefix, for as long as the load.
+    pub(crate) fn with_prefix_routed(mut self, request: Option<PrefixRoutedRequest>) -> Self {
+        self._prefix_routed = request;
+        self
     }
 
     /// Adds the load of the prefill worker.

@@ -37,7 +37,11 @@ impl Collector for LoadCollector {
             None,
             MetricType::Gauge,
         )?;
-        for (worker, load) in in_flight_by_worker(&self.fleet.snapshot(), &self.router) {
+        let load = |worker: &WorkerView| {
+            let of = |target| i64::from(self.router.load(target).in_flight);
+            worker.targets().map(of).sum()
+        };
+        for (worker, load) in sum_by_worker(&self.fleet.snapshot(), load) {
             in_flight
                 .encode_family(&[("worker", worker)])?
                 .encode_gauge(&load)?;
@@ -46,18 +50,12 @@ impl Collector for LoadCollector {
     }
 }
 
-/// Returns the requests in flight on each worker by its name; those beyond [`MOST_WORKERS`] are one
-/// sum, [`OTHER`].
-pub(crate) fn in_flight_by_worker<'a>(
-    snapshot: &'a Snapshot,
-    router: &Router,
-) -> Vec<(&'a str, i64)> {
-    let load = |worker: &WorkerView| -> i64 {
-        worker
-            .targets()
-            .map(|target| i64::from(router.load(target).in_flight))
-            .sum()
-    };
+/// Returns the load of each worker by its name; those beyond [`MOST_WORKERS`] are one sum,
+/// [`OTHER`].
+pub(crate) fn sum_by_worker(
+    snapshot: &Snapshot,
+    load: impl Fn(&WorkerView) -> i64,
+) -> Vec<(&str, i64)> {
     let (named, rest) = snapshot
         .workers
         .split_at(snapshot.workers.len().min(MOST_WORKERS));

@@ -74,11 +74,14 @@ impl ModelListSettings {
         }
     }
 
-    fn age(&self, state: RenewalState, now: Moment) -> ListAge {
-        let (ttl, age) = (self.ttl(state.empty), now.since(state.renewed));
+    /// Returns the age class of a list at `now`; `is_empty`: it has no model now, whatever it had
+    /// when it was renewed.
+    fn age(&self, state: RenewalState, is_empty: bool, now: Moment) -> ListAge {
+        let empty = state.empty.max(u32::from(is_empty));
+        let (ttl, age) = (self.ttl(empty), now.since(state.renewed));
         if age >= ttl {
             ListAge::Over
-        } else if age >= ttl.mul_f64(self.merged.soft_ttl_ratio) && state.empty == 0 {
+        } else if age >= ttl.mul_f64(self.merged.soft_ttl_ratio) && empty == 0 {
             ListAge::Stale
         } else {
             ListAge::Fresh
@@ -116,10 +119,10 @@ impl ModelListRefresher {
     }
 
     /// Triggers a refresh if one is due, and waits for it if the list is too old to use.
-    pub(crate) async fn wait_until_usable(&self, clock: Clock) {
+    pub(crate) async fn wait_until_usable(&self, fleet: &Fleet, clock: Clock) {
         let mut rounds = self.rounds.subscribe();
         let state = *self.state.lock();
-        match self.settings().age(state, clock.now()) {
+        match self.settings().age(state, is_empty(fleet), clock.now()) {
             ListAge::Fresh => {}
             ListAge::Stale => self.refresh_requested.notify_one(),
             ListAge::Over => {
@@ -140,17 +143,16 @@ impl ModelListRefresher {
             }
             // Another refresh may have finished meanwhile.
             let state = *self.state.lock();
-            if self.settings().age(state, clock.now()) == ListAge::Fresh {
+            let settings = self.settings();
+            if settings.age(state, is_empty(fleet), clock.now()) == ListAge::Fresh {
                 continue;
             }
-            fleet
-                .refresh_lists(self.settings().own.model_ttl, LONGEST_REFRESH)
-                .await;
-            let empty = fleet.snapshot().model_list().data.is_empty();
+            let (ttl, reused) = (settings.own.model_ttl, settings.merged.max_entries);
+            fleet.refresh_lists(ttl, reused, LONGEST_REFRESH).await;
             {
                 let mut state = self.state.lock();
                 state.renewed = clock.now();
-                state.empty = if empty {
+                state.empty = if is_empty(fleet) {
                     state.empty.saturating_add(1)
                 } else {
                     0
@@ -160,6 +162,10 @@ impl ModelListRefresher {
             self.rounds.send_modify(|round| *round += 1);
         }
     }
+}
+
+fn is_empty(fleet: &Fleet) -> bool {
+    fleet.snapshot().model_list().data.is_empty()
 }
 
 #[cfg(test)]
@@ -200,7 +206,7 @@ mod tests {
                 renewed: Moment::START,
                 empty,
             };
-            settings().age(state, Moment::START + Duration::from_secs(seconds))
+            settings().age(state, false, Moment::START + Duration::from_secs(seconds))
         };
         assert_eq!(
             [age(0, 0), age(47, 0), age(48, 0), age(59, 0), age(60, 0)],
@@ -215,6 +221,16 @@ mod tests {
         assert_eq!(
             [age(4, 1), age(5, 1), age(9, 2), age(10, 2)],
             [ListAge::Fresh, ListAge::Over, ListAge::Fresh, ListAge::Over]
+        );
+        // A list that lost its last model since it was renewed.
+        let full = RenewalState {
+            renewed: Moment::START,
+            empty: 0,
+        };
+        let at = |seconds| Moment::START + Duration::from_secs(seconds);
+        assert_eq!(
+            [4, 5].map(|seconds| settings().age(full, true, at(seconds))),
+            [ListAge::Fresh, ListAge::Over]
         );
     }
 }

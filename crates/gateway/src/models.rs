@@ -26,7 +26,7 @@ impl ModelCatalog {
     }
 
     async fn refresh(&self) {
-        self.lists.wait_until_usable(self.clock).await;
+        self.lists.wait_until_usable(&self.fleet, self.clock).await;
     }
 
     fn listed(&self) -> ModelListReply {

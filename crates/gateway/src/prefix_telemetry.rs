@@ -3,21 +3,20 @@
 
 use std::{fmt, sync::Arc};
 
-use fleet::Fleet;
+use fleet::{Fleet, WorkerView};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, NoLabelSet},
     metrics::MetricType,
 };
-use routing::{PrefixDecisionCounters, Router};
+use routing::PrefixDecisionCounters;
 
-use crate::load_telemetry::in_flight_by_worker;
+use crate::load_telemetry::sum_by_worker;
 
-/// Reads the counters, and the load that the policy's caps refer to.
+/// Reads the counters of the fleet's workers.
 #[derive(Debug)]
 pub(crate) struct PrefixCollector {
     pub(crate) fleet: Arc<Fleet>,
-    pub(crate) router: Arc<Router>,
     pub(crate) counters: Arc<PrefixDecisionCounters>,
 }
 
@@ -36,11 +35,12 @@ impl Collector for PrefixCollector {
         }
         let mut distribution = encoder.encode_descriptor(
             "continuum_prefix_routing_backend_distribution",
-            "Requests in flight by backend, which the cap of prefix_hash counts",
+            "Requests in flight by backend that routing by prefix placed there",
             None,
             MetricType::Gauge,
         )?;
-        for (worker, in_flight) in in_flight_by_worker(&self.fleet.snapshot(), &self.router) {
+        let placed = |worker: &WorkerView| i64::from(self.counters.in_flight(worker.id));
+        for (worker, in_flight) in sum_by_worker(&self.fleet.snapshot(), placed) {
             distribution
                 .encode_family(&[("backend", worker)])?
                 .encode_gauge(&in_flight)?;

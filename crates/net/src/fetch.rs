@@ -107,6 +107,23 @@ pub async fn get(
     .await
 }
 
+/// Sends a HEAD for `path` below the worker's base path.
+pub async fn head(
+    url: &WorkerUrl,
+    path: &str,
+    headers: &HeaderMap,
+    timeout: Duration,
+) -> Result<FetchedReply, FetchError> {
+    FetchExchange {
+        url,
+        path,
+        timeout,
+        max_bytes: 0,
+    }
+    .run(Method::HEAD, headers, None)
+    .await
+}
+
 /// Sends a POST to `path` below the worker's base path. The body's type is `application/json`
 /// unless `headers` give another.
 pub async fn post(

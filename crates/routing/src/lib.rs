@@ -69,7 +69,7 @@ pub use policy::{
     name::UnknownPolicy,
 };
 pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillSkip};
-pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters};
+pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters, PrefixRoutedRequest};
 pub use prefix_memory::PrefixMemory;
 pub use preview::PotentialLoad;
 pub use queue::{QueueSettings, WaitBudget, WaitReason};

@@ -1,14 +1,25 @@
-//! Counters of routing by the beginning of the prompt (`prefix_hash`, `continuum`): the placements
-//! of requests, and the number of distinct beginnings.
+//! Counters of routing by the beginning of the prompt (`prefix_hash`, and `continuum` with its
+//! ring): the placements of requests, those in flight, and the number of distinct beginnings.
 //!
-//! The caller that carries a decision out records it here, once. No decision depends on these
+//! The caller that carries a decision out records it here, once, if the policy routes by prefix
+//! ([`Router::routes_by_prefix`](crate::Router::routes_by_prefix)). No decision depends on these
 //! figures.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use crate::{Affinity, Decision, Policy, sketch::Sketch};
+use kv_blocks::WorkerId;
+use parking_lot::Mutex;
 
-/// Counts decisions; shared without a lock, in a fixed amount of memory.
+use crate::{Affinity, Decision, sketch::Sketch};
+
+/// Counts decisions; shared without a lock, in a fixed amount of memory, but for the requests in
+/// flight: at most one small entry each.
 ///
 /// ```
 /// let counters = routing::PrefixDecisionCounters::default();
@@ -20,6 +31,28 @@ pub struct PrefixDecisionCounters {
     overflow: AtomicU64,
     fallback: AtomicU64,
     prefixes: Sketch,
+    /// Counted requests that have not ended, by worker; workers without any are left out.
+    in_flight: Mutex<BTreeMap<WorkerId, u32>>,
+}
+
+/// A counted request in flight. Dropping it ends the request.
+#[derive(Debug)]
+#[must_use = "dropping it ends the request"]
+pub struct PrefixRoutedRequest {
+    counters: Arc<PrefixDecisionCounters>,
+    worker: WorkerId,
+}
+
+impl Drop for PrefixRoutedRequest {
+    fn drop(&mut self) {
+        let mut in_flight = self.counters.in_flight.lock();
+        if let Some(count) = in_flight.get_mut(&self.worker) {
+            *count -= 1;
+            if *count == 0 {
+                in_flight.remove(&self.worker);
+            }
+        }
+    }
 }
 
 /// Decisions by the kind of placement.
@@ -59,25 +92,41 @@ impl PrefixCounts {
 }
 
 impl PrefixDecisionCounters {
-    /// Counts a decision that is carried out, for a request with these keys.
-    pub fn count(&self, decision: &Decision, keys: &Affinity) {
-        // A pinned request was routed by no rule and has no label.
-        let Some(label) = decision.label else { return };
-        let counted = match label {
-            "prefix_hash" => Some(&self.prefix_hash),
-            "overflow" => Some(&self.overflow),
-            "fallback" => Some(&self.fallback),
-            _ => None,
-        };
-        if let Some(counter) = counted {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Some(prefix) = keys
-            .prefix()
-            .filter(|_| matches!(decision.policy, Policy::PrefixHash | Policy::Continuum))
-        {
+    /// Counts a decision that is carried out under a policy that routes by prefix, for a request
+    /// with these keys. `None`: the request was placed by its pin, its session or the contents of
+    /// caches.
+    pub fn count(
+        self: &Arc<Self>,
+        decision: &Decision,
+        keys: &Affinity,
+    ) -> Option<PrefixRoutedRequest> {
+        // A pinned request was placed by no rule and has no label.
+        let label = decision.label?;
+        if let Some(prefix) = keys.prefix() {
             self.prefixes.record(prefix);
         }
+        let counter = match label {
+            "prefix_hash" => &self.prefix_hash,
+            "overflow" => &self.overflow,
+            "fallback" => &self.fallback,
+            _ => return None,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let worker = decision.winner.target.worker;
+        *self.in_flight.lock().entry(worker).or_default() += 1;
+        Some(PrefixRoutedRequest {
+            counters: Arc::clone(self),
+            worker,
+        })
+    }
+
+    /// Returns the counted requests that are in flight on a worker.
+    pub fn in_flight(&self, worker: WorkerId) -> u32 {
+        self.in_flight
+            .lock()
+            .get(&worker)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Returns the decisions so far.

@@ -97,6 +97,11 @@ impl Router {
         mode.effective_under(policy)
     }
 
+    /// Returns whether requests under this policy count as routed by the beginning of their prompt.
+    pub fn routes_by_prefix(&self, policy: Policy) -> bool {
+        self.settings.load().routes_by_prefix(policy)
+    }
+
     /// Records the first token of a reservation: its prompt is computed. Returns queued requests
     /// that may start now.
     pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {

@@ -24,9 +24,6 @@ pub struct RoutingSettings {
     pub scoring: ScoringSettings,
     /// The policy of jobs that name none.
     pub policy: Policy,
-    /// The policy that decides for `prefix_hash` when a request has no prefix key; `least_loaded`
-    /// instead of `prefix_hash` itself.
-    pub fallback: Policy,
     /// Weight and fallback of `lmcache_aware`.
     pub lmcache: LmcacheSettings,
     /// Thresholds of `cache_aware` between following the cache and following the load.
@@ -49,7 +46,6 @@ impl RoutingSettings {
             prefix_routing,
             queue: QueueSettings::default(),
             scoring: ScoringSettings::default(),
-            fallback: Policy::LeastLoaded,
             cache_aware: CacheAwareSettings::default(),
             prediction_ttl: PredictionSection::default().ttl,
             kept_candidates: DecisionsSection::default().candidates,
@@ -59,6 +55,16 @@ impl RoutingSettings {
     /// Returns the policy of a job.
     pub(crate) fn policy_of(&self, job: &Job<'_>) -> Policy {
         job.targets.policy.unwrap_or(self.policy)
+    }
+
+    /// Returns whether requests under this policy are placed by the ring, or counted as those that
+    /// it could not place.
+    pub fn routes_by_prefix(&self, policy: Policy) -> bool {
+        match policy {
+            Policy::PrefixHash => true,
+            Policy::Continuum => self.prefix_routing.enabled,
+            _ => false,
+        }
     }
 
     /// Returns the settings of the policies that hash.

@@ -296,7 +296,11 @@ impl StateQuery {
     ) -> Self {
         let policy = settings.policy_of(job);
         // One of them decides.
-        let policies = [policy, settings.fallback, settings.lmcache.fallback()];
+        let policies = [
+            policy,
+            settings.section.fallback,
+            settings.lmcache.fallback(),
+        ];
         let used = |fact| policies.iter().any(|policy| policy.uses(fact));
         Self {
             now,
@@ -312,7 +316,12 @@ impl StateQuery {
 
 /// Returns whether `warm` may decide.
 fn by_warm(policy: Policy, settings: &RoutingSettings) -> bool {
-    policy == Policy::Warm || policy.needs_lmcache() && settings.lmcache.fallback() == Policy::Warm
+    let fallback = match policy {
+        Policy::LmcacheAware => settings.lmcache.fallback(),
+        Policy::PrefixHash | Policy::Composite | Policy::Continuum => settings.section.fallback,
+        _ => policy,
+    };
+    fallback == Policy::Warm
 }
 
 /// Returns a weight within its range; 1 if it is not a number.

@@ -51,8 +51,8 @@ pub fn default_value<T: Setting>(keys: &'static [KeySchema], name: &str) -> T {
 /// - The type is any [`Setting`](crate::Setting). The default is written as in a file; `"~"` is
 ///   unset, and such a field is an `Option`. A nested section has no default.
 /// - `in KIND` replaces the type's own kind, for example by a range.
-/// - `live` takes effect at once, `restart` at the next start; `later` is known but not built yet,
-///   `idle` is accepted without effect.
+/// - `live` takes effect at once, `restart` at the next start; `later` is known but not built
+///   yet.
 /// - `, simulated` behind it lets `simulate --set` vary the key.
 ///
 /// An `optional struct` has keys that must be set: their default is `"~"` and their type no
@@ -198,14 +198,11 @@ macro_rules! key_availability {
     (restart) => {
         $crate::Availability::Now
     };
-    (idle) => {
-        $crate::Availability::Idle
-    };
     (later) => {
         $crate::Availability::Later
     };
     ($other:ident) => {
-        ::core::compile_error!("expected one of live, restart, later, idle")
+        ::core::compile_error!("expected one of live, restart, later")
     };
 }
 

@@ -5,10 +5,6 @@
 pub enum Availability {
     /// Supported.
     Now,
-    /// Any value is checked and accepted, and nothing comes of it yet: a start says so once. For
-    /// keys whose absence costs work that is done again and nothing else, such as those of a cache:
-    /// a file written for a program that has them keeps its meaning here, only slower.
-    Idle,
     /// Known, but only its default is accepted: a file that relies on such a key (who may connect,
     /// where requests go) must not run as if it were not there.
     Later,

@@ -46,8 +46,6 @@ settings::section! {
         ttl "ttl_seconds": Duration = "600" in kinds::seconds(1, 86_400), live;
         /// A key of a later version.
         snapshot: Option<PathBuf> = "~", later;
-        /// A key without effect.
-        lists: usize = "1", idle;
         /// Where it logs.
         log: Option<LogFile>, restart;
         /// Names by address.
@@ -93,7 +91,7 @@ fn the_default_is_the_text_of_the_declaration() {
     let pool = Pool::default();
     assert_eq!((pool.size, pool.kept, pool.engine), (8, 0.5, None));
     assert_eq!(pool.ttl, Duration::from_secs(600));
-    assert_eq!((&pool.snapshot, &pool.log, pool.lists), (&None, &None, 1));
+    assert_eq!((&pool.snapshot, &pool.log), (&None, &None));
     assert_eq!((pool.inner.seed, pool.inner.enabled), (7, true));
     assert!(pool.names.is_empty() && pool.resolved.is_none());
     assert_eq!(default_value::<u64>(Inner::KEYS, "seed"), 7);
@@ -110,7 +108,6 @@ fn the_table_has_the_keys_in_order_with_their_documentation_and_marks() {
             "type",
             "ttl_seconds",
             "snapshot",
-            "lists",
             "log",
             "names",
             "inner"
@@ -129,8 +126,8 @@ fn the_table_has_the_keys_in_order_with_their_documentation_and_marks() {
         (false, true)
     );
     assert_eq!(
-        (key("size").built, key("snapshot").built, key("lists").built),
-        (Availability::Now, Availability::Later, Availability::Idle)
+        (key("size").built, key("snapshot").built),
+        (Availability::Now, Availability::Later)
     );
     assert!(matches!(key("inner").kind, ValueKind::Section(keys) if keys.len() == 2));
 }

@@ -38,8 +38,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     };
     logging::start(&settings.logging);
     limits::raise_open_files(settings.server.max_connections);
-    tell_idle_keys(&settings);
-    warn_of_idle_settings(&settings);
+    warn_of_ignored_settings(&settings);
     let extras = StartOptions {
         keys: settings::api_key(&args.access)
             .as_deref()
@@ -203,56 +202,15 @@ fn model_file_problems(settings: &Settings) -> Vec<Problem> {
     .collect()
 }
 
-/// Logs valid keys without effect in this version, in one line: a file may be written for a later
-/// version, and its author must not assume that all of it is in force.
-fn tell_idle_keys(settings: &Settings) {
-    if settings.ignored_keys().is_empty() {
-        return;
-    }
-    let place = |line: Option<u64>| {
-        line.map(|line| format!(" (line {line})"))
-            .unwrap_or_default()
-    };
-    let keys: Vec<_> = settings
-        .ignored_keys()
-        .iter()
-        .map(|it| format!("{}{}", it.path, place(it.line)))
-        .collect();
-    output::err(&format!(
-        "known, not active in this version: {}",
-        keys.join(", ")
-    ));
-}
-
-/// Warns of settings without effect here: prediction settings apply to no worker whose events are
-/// followed, and a router without replicas keeps nothing over a restart.
-fn warn_of_idle_settings(settings: &Settings) {
-    if settings.replicas.reset_states {
+/// Warns of settings without effect beside the others, one line each: their author must not assume
+/// that all of them are in force.
+fn warn_of_ignored_settings(settings: &Settings) {
+    for ignored in settings.ignored_keys() {
         tracing::warn!(
-            key = "replicas.reset_states",
-            flag = "--router-reset-states",
-            "there is nothing to reset: every start is a fresh one while replicas.mode is none"
-        );
-    }
-    const PREDICTION: [(&str, &str); 3] = [
-        ("kv_events.prediction.ttl", "--router-ttl"),
-        ("kv_events.prediction.max_blocks", "--router-max-tree-size"),
-        (
-            "kv_events.prediction.prune_target_ratio",
-            "--router-prune-target-ratio",
-        ),
-    ];
-    if !settings.kv_events.enabled {
-        return;
-    }
-    for (key, flag) in PREDICTION
-        .into_iter()
-        .filter(|(key, _)| settings.is_set(key))
-    {
-        tracing::warn!(
-            key,
-            flag,
-            "set while KV events are followed: it governs only workers without live events; --no-kv-events predicts all"
+            key = ignored.path,
+            value = %ignored.value,
+            policy = %settings.routing.policy(),
+            "{ignored}"
         );
     }
 }

@@ -427,8 +427,21 @@ fn a_continuum_file_with_prefix_routing_keeps_it_whatever_its_strategy() {
             assert_eq!(kept, ring || view, "{text}");
             assert_eq!(ours.prefix_routing.enabled, ring);
             assert_eq!(ours.kv_cache_index.enabled, view);
-            // The strategy is the policy, or listed.
-            assert_eq!(reasons(&text).len(), usize::from(kept), "{text}");
+            // The strategy is the policy, or that of requests without a prefix; the ring is listed.
+            let is_ring = *strategy == "PrefixAwareHash";
+            let chosen = if kept {
+                ours.routing.fallback
+            } else {
+                ours.routing.policy()
+            };
+            let expected: Policy = if kept && is_ring {
+                Policy::LeastLoaded
+            } else {
+                strategy.parse().expect("a policy")
+            };
+            assert_eq!(chosen, expected, "{text}");
+            assert_eq!(reasons(&text).len(), usize::from(kept && is_ring), "{text}");
+            assert!(ours.ignored_keys().is_empty(), "{:?}", ours.ignored_keys());
         }
     }
 }

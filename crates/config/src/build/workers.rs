@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use settings::{CheckedValue, Value};
 
 use super::{disaggregation, problem_at, read, tls, worker_events};
-use crate::{problem::ProblemDraft, sections::WorkerEntry};
+use crate::{
+    problem::ProblemDraft,
+    sections::{CheckMethod, EngineKind, WorkerEntry},
+};
 
 /// Builds the workers; entries with a refused URL or name are left out, as their problem is
 /// recorded already.
@@ -54,11 +57,38 @@ pub(super) fn workers(
         let mut worker: WorkerEntry = read(entry);
         worker_events::check(&worker.kv_events, entry, at, problems);
         worker.kv_events.source = worker_events::kind(&worker.kv_events);
+        check_body(&worker, entry, at, problems);
         disaggregation::check_role(&worker, entry, at, problems);
         tls::check_worker(entry, &url, at, problems);
         workers.push(worker);
     }
     workers
+}
+
+/// Refuses the body of a health check without POST: it would not be sent. The engine type's method
+/// counts where the worker has none.
+fn check_body(
+    worker: &WorkerEntry,
+    entry: &CheckedValue,
+    at: usize,
+    problems: &mut Vec<ProblemDraft>,
+) {
+    let section = entry.key("health_check");
+    let body = section.key("body");
+    let usual = match worker.engine {
+        Some(EngineKind::Anthropic) => CheckMethod::Post,
+        _ => CheckMethod::Get,
+    };
+    let method = worker.health_check.method.unwrap_or(usual);
+    if worker.health_check.body.is_none() || body.failed || method == CheckMethod::Post {
+        return;
+    }
+    let path = format!("workers[{at}].health_check.body");
+    let draft = ProblemDraft::new(path, format!("not sent: the method is {}", method.as_str()))
+        .value(body.shown())
+        .in_context()
+        .expected("`method: POST` beside it, or no body");
+    problems.push(problem_at(draft, body, section));
 }
 
 /// Checks a name for use in headers, labels and paths.

@@ -35,8 +35,9 @@ settings::section! {
         empty_ttl "empty_response_base_ttl_seconds": Duration = "5" in TTL, live;
         /// Longest lifetime of an empty list.
         empty_max_ttl "empty_response_max_ttl_seconds": Duration = "60" in TTL, live;
-        /// Maximum number of lists; this version has one.
-        max_entries "max_cache_entries": usize = "100" in int(1, 1_000_000), idle;
+        /// Most workers' lists that a refresh reuses within their lifetime
+        /// (`cache.model_cache_ttl`). Of more workers, those checked longest ago are asked again.
+        max_entries "max_cache_entries": usize = "100" in int(1, 1_000_000), live;
         /// Refresh of the list in the background.
         background "background_refresh": BackgroundRefresh, live;
     }

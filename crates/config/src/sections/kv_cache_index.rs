@@ -52,7 +52,7 @@ settings::section! {
         reconnect_interval "reconnect_interval_ms": Duration = "5000"
             in milliseconds(1, 60_000), restart;
         /// Hashes in the stream. `prefix_key`: of the prefix's text. `sequence_hash`: of its
-        /// blocks, as another warmroute computes them.
+        /// blocks, as another warmroute computes them; shown in figures, read by no decision.
         prefix_hash_kind: PrefixHashKind = "prefix_key", restart;
     }
 }

@@ -14,13 +14,13 @@ settings::section! {
         fallback_endpoints: Option<Vec<String>> = "~" in ValueKind::List(&ValueKind::UrlPath), live;
         /// Method of the check. Unset: GET (type `anthropic`: POST of `{}`, which costs no tokens).
         method: Option<CheckMethod> = "~", live;
-        /// JSON body of a POST.
+        /// JSON body of the check. Needs the method POST.
         body: Option<serde_json::Value> = "~", live;
         /// Statuses of a healthy worker. Unset: 200 (type `anthropic`: 200, 400, 401, 429).
         accept_status: Option<Vec<u16>> = "~" in ValueKind::List(&STATUS), live;
         /// Statuses of a worker that is loading its model.
         warmup_status: Vec<u16> = "[503]" in ValueKind::List(&STATUS), live;
-        /// Time limit of one check. Unset: `health_checks.timeout`.
+        /// Time limit of one check, also above `health_checks.timeout`, which is the default.
         timeout: Option<Duration> = "~", live;
     }
 }

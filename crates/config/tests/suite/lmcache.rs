@@ -182,7 +182,7 @@ fn a_changed_controller_takes_effect_at_the_next_start() {
     let changes = ConfigChanges::between(&old, &new);
     assert_eq!(changes.restart_needed, ["routing.lmcache.controller_url"]);
     let taken = new
-        .taken_over(&old)
+        .taken_over(&old, &old)
         .routing
         .lmcache
         .expect("a controller is named");

@@ -2,6 +2,7 @@
 
 mod sources;
 
+mod effects;
 mod hostile;
 mod kv_events;
 mod lmcache;

@@ -720,3 +720,35 @@ fn an_invalid_session_header_name_is_rejected_with_the_expected_form() {
         sources::settings("routing: {session: {mode: hard, headers: [X-Room, session_id]}}\n");
     assert_eq!(settings.routing.session.headers, ["x-room", "session_id"]);
 }
+
+#[test]
+fn a_bad_value_of_the_file_is_reported_even_where_a_flag_or_a_variable_covers_it() {
+    let text =
+        "routing: {policy: wram, temperature: 11}\nworkers: [{url: 'http://h:1', wieght: 2}]\n";
+    let env = [("WARMROUTE_ROUTING__TEMPERATURE", "1.0")];
+    let flags = [
+        ("routing.policy", "random", "--policy"),
+        ("workers", "http://127.0.0.1:1", "-w"),
+    ];
+    let found = load_all(text, &env, &flags).expect_err("three values are wrong");
+    let paths: Vec<_> = found
+        .iter()
+        .map(|problem| (problem.line, problem.path.as_str()))
+        .collect();
+    assert_eq!(
+        paths,
+        [
+            (Some(1), "routing.policy"),
+            (Some(1), "routing.temperature"),
+            (Some(2), "workers[0].wieght")
+        ]
+    );
+    // One that is wrong without them as well is reported once.
+    let flags = [("routing.policy", "random", "--policy")];
+    let found = load_all("routing: {temperature: 11}\n", &[], &flags).expect_err("a wrong value");
+    assert_eq!(only(found).path, "routing.temperature");
+    // A variable of the file need not be set where its value is not used.
+    let text = "routing: {policy: \"${POLICY}\"}\n";
+    assert!(load_all(text, &[], &flags).is_ok());
+    assert!(load_all(text, &[], &[]).is_err());
+}

@@ -40,7 +40,7 @@ fn after_a_reload_the_displayed_configuration_is_the_one_in_force() {
         "{WORKERS}server: {{port: 1, keep_alive: 3s}}\nadmin: {{listen: '127.0.0.1:2'}}\nkv_events: {{memory_budget: 64MiB, \
          stale_after: 9s}}\ndecisions: {{ring_entries: 5}}\nlogging: {{level: debug, format: json}}\n"
     ));
-    let taken = new.taken_over(&old);
+    let taken = new.taken_over(&old, &old);
     let shown = taken.to_json();
     assert_eq!(
         (&shown["server"]["port"], &shown["server"]["keep_alive"]),

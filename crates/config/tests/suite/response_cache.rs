@@ -196,7 +196,7 @@ fn a_changed_backend_takes_effect_at_the_next_start_and_all_else_at_once() {
             "{fixed}: {changes:?}"
         );
     }
-    let taken = new.taken_over(&old);
+    let taken = new.taken_over(&old, &old);
     assert_eq!(taken.response_cache.backend, CacheBackend::Memory);
     assert_eq!(
         (

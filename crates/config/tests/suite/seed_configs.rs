@@ -1,5 +1,6 @@
 //! Every configuration of the reference documents, unchanged.
 
+use config::Problem;
 use contract_id::contract;
 
 use crate::sources::{lines, load_all, only};
@@ -70,26 +71,68 @@ fn every_example_of_the_continuum_documents_loads_unchanged() {
 
 #[test]
 #[contract("CH31")]
-fn a_key_without_effect_is_reported_with_its_line_only_if_it_differs_from_the_default() {
-    let text = "model_aggregation:\n  cache_ttl: 60\n  max_cache_entries: 7\n";
-    let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
-    let told: Vec<_> = settings
-        .ignored_keys()
-        .iter()
-        .map(|notice| (notice.path.as_str(), notice.line))
-        .collect();
-    assert_eq!(told, [("model_aggregation.max_cache_entries", Some(3))]);
-    assert!(
-        settings.ignored_keys()[0]
-            .to_string()
-            .contains("known, not active in this version")
-    );
-    assert!(
-        load("model_aggregation: {max_cache_entries: 100}\n")
-            .expect("loads")
-            .ignored_keys()
-            .is_empty()
-    );
+fn a_key_without_effect_is_reported_with_its_place_and_the_next_step() {
+    let ignored = |text: &str| -> Vec<(String, Option<u64>)> {
+        let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+        let place = |notice: &Problem| (notice.path.clone(), notice.line);
+        settings.ignored_keys().iter().map(place).collect()
+    };
+    let only = |path: &str, line| vec![(path.to_owned(), Some(line))];
+    for (text, expected) in [
+        (
+            "prefix_routing: {enabled: true}\nrouting: {policy: warm}\n",
+            only("prefix_routing.enabled", 1),
+        ),
+        (
+            "routing: {policy: random}\nkv_cache_index: {enabled: true}\n",
+            only("kv_cache_index.enabled", 2),
+        ),
+        ("routing: {fallback: random}\n", only("routing.fallback", 1)),
+        (
+            "routing: {dynamo: {host_cache_hit_weight: 0.5}}\n",
+            only("routing.dynamo", 1),
+        ),
+        (
+            "routing: {medium_weights: {cpu: 0.5}}\n",
+            only("routing.medium_weights", 1),
+        ),
+        (
+            "replicas: {reset_states: true}\n",
+            only("replicas.reset_states", 1),
+        ),
+        (
+            "kv_cache_index: {enabled: true, event_sources: [{backend_name: a, endpoint: 'http://h:1/e', prefix_hash_kind: sequence_hash}]}\n\
+             workers: ['a=http://h:1']\n",
+            only("kv_cache_index.event_sources[0].prefix_hash_kind", 1),
+        ),
+        (
+            "kv_events: {prediction: {ttl: 9s}}\n",
+            only("kv_events.prediction.ttl", 1),
+        ),
+        (
+            "prefix_routing: {enabled: true}\nrouting: {fallback: kv_aware, medium_weights: {cpu: 0.5}}\n",
+            vec![],
+        ),
+        (
+            "prefix_routing: {enabled: true}\nrouting: {policy: warm, models: {a: {policy: continuum}}}\n",
+            vec![],
+        ),
+        (
+            "prefix_routing: {enabled: false}\nkv_events: {enabled: false, prediction: {ttl: 9s}}\n",
+            vec![],
+        ),
+    ] {
+        assert_eq!(ignored(text), expected, "{text}");
+    }
+    let settings =
+        load("prefix_routing: {enabled: true}\nrouting: {policy: warm}\n").expect("loads");
+    let notice = settings.ignored_keys()[0].to_string();
+    for part in [
+        "routing.policy is warm",
+        "routing.policy continuum or prefix_hash, or this key left out",
+    ] {
+        assert!(notice.contains(part), "{notice}");
+    }
 }
 
 #[test]

@@ -53,9 +53,18 @@ impl ProbeClient {
         }
     }
 
+    /// Returns the client with a time limit of at most this.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
         Self {
             timeout: self.timeout.min(timeout),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the client with a time limit of its own, which may be longer.
+    pub(crate) fn limited_to(&self, timeout: Duration) -> Self {
+        Self {
+            timeout,
             ..self.clone()
         }
     }
@@ -70,6 +79,11 @@ impl ProbeClient {
         max_bytes: usize,
     ) -> Result<FetchedReply, FetchError> {
         fetch::get(&self.url, path, &self.headers, self.timeout, max_bytes).await
+    }
+
+    /// Sends a HEAD, whose reply has no body.
+    pub(crate) async fn head(&self, path: &str) -> Result<FetchedReply, FetchError> {
+        fetch::head(&self.url, path, &self.headers, self.timeout).await
     }
 
     pub(crate) async fn post(

@@ -69,12 +69,13 @@ impl HealthCheckPlan {
         let client = self
             .own
             .timeout
-            .map_or_else(|| client.clone(), |timeout| client.with_timeout(timeout));
+            .map_or_else(|| client.clone(), |timeout| client.limited_to(timeout));
         let paths = self.paths(engine);
         let mut last = None;
         for path in &paths {
             let reply = match self.method(engine) {
-                (CheckMethod::Get | CheckMethod::Head, _) => client.get(path, LARGEST_REPLY).await,
+                (CheckMethod::Get, _) => client.get(path, LARGEST_REPLY).await,
+                (CheckMethod::Head, _) => client.head(path).await,
                 (CheckMethod::Post, body) => client.post(path, body, LARGEST_REPLY).await,
             };
             let status = reply.map_err(|error| probe_error(&error))?.status;

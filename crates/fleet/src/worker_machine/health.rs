@@ -62,6 +62,9 @@ pub(crate) struct WorkerHealth {
     passed_checks: u32,
     failed_requests: u32,
     warming_since: Option<Moment>,
+    /// Down because it loads for longer than allowed: it accepts connections, so these tell
+    /// nothing.
+    overdue: bool,
     ejected_until: Option<Moment>,
     connect_probe_pause: Duration,
     /// Set by a refused request: the next connect probe does not wait.
@@ -78,6 +81,7 @@ impl WorkerHealth {
             passed_checks: 0,
             failed_requests: 0,
             warming_since: None,
+            overdue: false,
             ejected_until: None,
             connect_now: false,
         }
@@ -121,6 +125,7 @@ impl WorkerHealth {
     fn passed(&mut self, now: Moment) {
         self.failed_checks = 0;
         self.warming_since = None;
+        self.overdue = false;
         self.passed_checks = self.passed_checks.saturating_add(1);
         match self.state {
             WorkerState::Unknown | WorkerState::WarmingUp => self.become_ready(),
@@ -149,8 +154,10 @@ impl WorkerHealth {
         self.failed_checks = 0;
         self.passed_checks = 0;
         let since = *self.warming_since.get_or_insert(now);
-        if now.since(since) > self.settings.checks.max_warmup_duration {
+        self.overdue = now.since(since) > self.settings.checks.max_warmup_duration;
+        if self.overdue {
             self.state = WorkerState::Down;
+            self.connect_now = false;
         } else {
             self.state = WorkerState::WarmingUp;
             self.connect_probe_pause = self.settings.checks.recovery_interval;
@@ -158,18 +165,23 @@ impl WorkerHealth {
     }
 
     fn down(&mut self) {
-        if self.state != WorkerState::Down {
+        if self.state == WorkerState::Down {
+            // It may accept connections and pass no check.
+            self.record_failed_connect();
+        } else {
             self.connect_probe_pause = self.settings.checks.recovery_interval;
         }
         self.state = WorkerState::Down;
         self.passed_checks = 0;
         self.warming_since = None;
+        self.overdue = false;
     }
 
     /// Records a failed connect probe: the next one waits longer.
     pub(crate) fn record_failed_connect(&mut self) {
         self.connect_now = false;
         self.passed_checks = 0;
+        self.overdue = false;
         self.connect_probe_pause =
             (self.connect_probe_pause * 2).min(self.settings.checks.recovery_max_interval);
     }
@@ -241,7 +253,12 @@ impl WorkerHealth {
             // Checks that pass are run back to back until the threshold is met (decision B4).
             WorkerState::Down if self.passed_checks > 0 => NextCheck::CheckIn(Duration::ZERO),
             WorkerState::Down if self.connect_now => NextCheck::ConnectIn(Duration::ZERO),
-            WorkerState::Down => NextCheck::ConnectIn(self.connect_probe_pause),
+            WorkerState::Down if self.overdue => NextCheck::CheckIn(self.settings.checks.interval),
+            // The interval of checks is the longest pause, however rare attempts may get.
+            WorkerState::Down => {
+                let interval = self.settings.checks.interval;
+                NextCheck::ConnectIn(self.connect_probe_pause.min(interval))
+            }
         }
     }
 }
@@ -345,14 +362,17 @@ mod tests {
             health.record_check(at(300), CheckOutcome::Loading),
             WorkerState::WarmingUp
         );
-        assert_eq!(
-            health.record_check(at(301), CheckOutcome::Loading),
-            WorkerState::Down
-        );
-        assert_eq!(
-            health.record_check(at(331), CheckOutcome::Loading),
-            WorkerState::Down
-        );
+        for seconds in [301, 331] {
+            assert_eq!(
+                health.record_check(at(seconds), CheckOutcome::Loading),
+                WorkerState::Down
+            );
+            assert_eq!(
+                health.next(at(seconds)),
+                NextCheck::CheckIn(Duration::from_secs(30)),
+                "at the normal interval"
+            );
+        }
         health.record_check(at(361), CheckOutcome::Passed);
         assert_eq!(
             health.record_check(at(361), CheckOutcome::Passed),
@@ -383,6 +403,31 @@ mod tests {
             health.record_check(at(9), CheckOutcome::Passed),
             WorkerState::Ready
         );
+    }
+
+    #[test]
+    #[contract("B4", "CH3")]
+    fn a_worker_that_accepts_connections_and_fails_its_checks_gets_rarer_checks() {
+        let settings = HealthSettings {
+            checks: HealthChecksSection {
+                interval: Duration::from_secs(1),
+                ..HealthChecksSection::default()
+            },
+            ..HealthSettings::default()
+        };
+        let mut health = WorkerHealth::new(Arc::new(settings));
+        health.record_check(at(0), CheckOutcome::Failed);
+        // A sign of life that no check confirms does not make it checked without pause.
+        health.restart_connect_probes();
+        let mut pauses = Vec::new();
+        for _ in 0..5 {
+            let NextCheck::ConnectIn(pause) = health.next(at(1)) else {
+                panic!("a worker that is down gets connect probes")
+            };
+            pauses.push(pause.as_millis());
+            health.record_check(at(1), CheckOutcome::Failed);
+        }
+        assert_eq!(pauses, [0, 500, 1000, 1000, 1000], "at most the interval");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fleet::{ModelCandidate, ModelView, UnusableTarget, WorkerState, WorkerView};
+use fleet::{ModelCandidate, ModelView, OtherTarget, UnusableTarget, WorkerState, WorkerView};
 use kv_blocks::{PromptIdentity, WorkerId};
 use routing::{Candidate, ExcludeReason, ExcludedTarget, Pin};
 
@@ -37,6 +37,8 @@ impl CandidatePools {
             .decode
             .excluded
             .extend(model.unusable.iter().map(unusable));
+        pools.decode.excluded.extend(model.others.iter().map(other));
+        let is_too_long = too_long(model, placement);
         for candidate in &model.candidates {
             let only_prefills = candidate.worker.only_prefills();
             let pool = if only_prefills {
@@ -44,7 +46,9 @@ impl CandidatePools {
             } else {
                 &mut pools.decode
             };
-            if let Some(reason) = exclusion(candidate, placement, busy_threshold) {
+            let reason = exclusion(candidate, placement, busy_threshold)
+                .or(is_too_long(candidate).then_some(ExcludeReason::ContextTooLong));
+            if let Some(reason) = reason {
                 pool.excluded.push(excluded(candidate, reason));
                 continue;
             }
@@ -137,6 +141,30 @@ fn exclusion(
     (busy && !pinned_elsewhere).then_some(ExcludeReason::Busy)
 }
 
+/// Returns whether the prompt, if its tokens are known, is too long for a candidate and fits on
+/// another one. Where it fits on none, or the request names its worker, the engine's own error tells
+/// the client.
+fn too_long(
+    model: &ModelView,
+    placement: &PlacementRequest<'_>,
+) -> impl Fn(&ModelCandidate) -> bool {
+    let prompt = &placement.facts.prompt;
+    let exact = prompt
+        .blocks
+        .as_ref()
+        .is_some_and(|blocks| blocks.identity() == PromptIdentity::Tokens);
+    let tokens = prompt.tokens;
+    // A reply has at least one token.
+    let fits = move |candidate: &ModelCandidate| {
+        candidate.max_model_len.is_none_or(|limit| tokens < limit)
+    };
+    let generates = |candidate: &&ModelCandidate| !candidate.worker.only_prefills();
+    let applies = exact
+        && placement.facts.pin.is_none()
+        && model.candidates.iter().filter(generates).any(fits);
+    move |candidate| applies && !fits(candidate)
+}
+
 /// Describes a worker to the router.
 fn offer(candidate: &ModelCandidate, placement: &PlacementRequest<'_>) -> Candidate {
     let worker = &candidate.worker;
@@ -191,6 +219,18 @@ fn unusable(unusable: &UnusableTarget) -> ExcludedTarget {
             WorkerState::Unknown | WorkerState::Down | WorkerState::Ready => {
                 ExcludeReason::Unhealthy
             }
+        },
+    }
+}
+
+fn other(other: &OtherTarget) -> ExcludedTarget {
+    ExcludedTarget {
+        target: other.target,
+        name: Arc::clone(&other.name),
+        reason: if other.lacks_adapter {
+            ExcludeReason::Lora
+        } else {
+            ExcludeReason::Model
         },
     }
 }
@@ -281,6 +321,43 @@ mod tests {
                 ("w3".to_owned(), ExcludeReason::Dialect)
             ]
         );
+    }
+
+    #[test]
+    fn a_worker_whose_context_is_too_short_is_excluded_while_another_one_fits() {
+        let limited = |limits: &[u32]| {
+            let workers = (1..).take(limits.len()).map(test_support::worker).collect();
+            let mut model = test_support::model(workers);
+            for (candidate, limit) in model.candidates.iter_mut().zip(limits) {
+                candidate.max_model_len = Some(*limit);
+            }
+            model
+        };
+        let facts = test_support::facts_of_tokens(100);
+        let too_long = |name: &str| (name.to_owned(), ExcludeReason::ContextTooLong);
+        let [decode, _] = sorted(&limited(&[100, 101]), &facts, &[]);
+        assert_eq!(
+            (decode.0, decode.1),
+            (vec!["w2".to_owned()], vec![too_long("w1")])
+        );
+        let [decode, _] = sorted(&limited(&[50, 100]), &facts, &[]);
+        assert_eq!(
+            decode.0,
+            ["w1", "w2"],
+            "the engine's own error tells the client"
+        );
+        let pinned = RoutingFacts {
+            pin: Some(Pin {
+                worker: WorkerId(1),
+                rank: None,
+            }),
+            ..facts
+        };
+        let [decode, _] = sorted(&limited(&[100, 101]), &pinned, &[]);
+        assert!(decode.0.contains(&"w1".to_owned()));
+        // A length that is only estimated excludes none.
+        let [decode, _] = sorted(&limited(&[0, 1]), &test_support::facts(), &[]);
+        assert_eq!(decode.0, ["w1", "w2"]);
     }
 
     #[test]

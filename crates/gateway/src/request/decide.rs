@@ -9,8 +9,8 @@ use net::Clock;
 use routing::{
     Decision, Dispatch, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt,
     KvDecisionCounters, Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool,
-    PrefixDecisionCounters, Refusal, ReplyMode, Router, RoutingSection, Stopwatch, TargetPool,
-    WaitBudget,
+    PrefixDecisionCounters, PrefixRoutedRequest, Refusal, ReplyMode, Router, RoutingSection,
+    Stopwatch, TargetPool, WaitBudget,
 };
 use tokenization::TokenizedPrompt;
 
@@ -227,9 +227,10 @@ impl Decider {
             .prefill
             .as_ref()
             .map(|leg| lease(leg.reservation, leg.target));
-        let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
-        self.counters
-            .count(&plan.decision, &placement.facts.affinity);
+        let prefix_routed = self.count(&plan.decision, &placement.facts.affinity);
+        let lease = lease(plan.reservation, plan.decode.target)
+            .with_prefill(prefill)
+            .with_prefix_routed(prefix_routed);
         PlacedAttempt {
             decision: completed(plan.decision, model, placement),
             lease,
@@ -389,9 +390,20 @@ impl Decider {
     }
 }
 
+impl Decider {
+    /// Counts a decision that is carried out. Returns its place among the requests in flight that
+    /// are routed by prefix, if it is one of them.
+    fn count(&self, decision: &Decision, affinity: &AffinityKeys) -> Option<PrefixRoutedRequest> {
+        self.counters.count(decision, affinity);
+        self.router
+            .routes_by_prefix(decision.policy)
+            .then(|| self.counters.prefix.count(decision, &affinity.keys))
+            .flatten()
+    }
+}
+
 impl DecisionCounters {
     fn count(&self, decision: &Decision, affinity: &AffinityKeys) {
-        self.prefix.count(decision, &affinity.keys);
         self.kv.count(decision);
         let (uses_caches, by_view) = (decision.cache_use.is_some(), affinity.holders.is_some());
         if uses_caches && !by_view && decision.policy != Policy::Continuum {

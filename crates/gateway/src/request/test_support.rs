@@ -6,7 +6,7 @@ use bytes::Bytes;
 use config::RequestSection;
 use fleet::{EngineKind, ModelArtefacts, ModelCandidate, ModelView, WorkerState, WorkerView};
 use http::{HeaderMap, uri::PathAndQuery};
-use kv_blocks::{DpRank, Moment, Target, WorkerId};
+use kv_blocks::{DpRank, HashScheme, Moment, PromptBlocks, Target, WorkerId};
 use net::{Clock, server::PeerAddress};
 use proxy::{AbortSwitch, FakeUpstream};
 use routing::ReplyMode;
@@ -52,11 +52,13 @@ pub(crate) fn model(workers: Vec<WorkerView>) -> ModelView {
         worker: Arc::new(worker),
         namespace_model: "m".into(),
         lora: None,
+        max_model_len: None,
     };
     ModelView {
         id: "m".into(),
         candidates: workers.into_iter().map(candidate).collect(),
         unusable: Vec::new(),
+        others: Vec::new(),
         panic: false,
         split: false,
         artefacts: Arc::new(ModelArtefacts::default()),
@@ -91,6 +93,19 @@ pub(crate) fn facts() -> RoutingFacts {
         pin: None,
         handover: Handover::Possible,
         api_support: ApiSupport::All,
+    }
+}
+
+/// The facts of a request whose prompt is known to have this many tokens.
+pub(crate) fn facts_of_tokens(tokens: u32) -> RoutingFacts {
+    let blocks = PromptBlocks::of_tokens(HashScheme::Xxh3 { seed: 1 }, (0..tokens).collect());
+    RoutingFacts {
+        prompt: TokenizedPrompt {
+            blocks: Some(Arc::new(blocks)),
+            tokens,
+            ..TokenizedPrompt::without_blocks(0)
+        },
+        ..facts()
     }
 }
 

@@ -96,6 +96,34 @@ async fn the_fallback_serves_until_an_absent_server_appears() {
     cache.until_found(key(2), b"in redis").await;
 }
 
+/// A port that refuses connections: memory stands in at once.
+const ABSENT: &str = "redis://127.0.0.1:1";
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK35")]
+async fn the_fallback_keeps_as_many_entries_as_its_capacity() {
+    let cache = cache_at(ABSENT, "fallback_capacity: 2");
+    for number in 1..=3 {
+        cache.insert_and_find(key(number), b"in memory").await;
+    }
+    cache.until_removed(key(1)).await;
+    cache.until_found(key(3), b"in memory").await;
+    let stats = cache.stats().await;
+    assert_eq!((stats.entries, stats.capacity), (2, Some(2)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK35")]
+async fn an_entry_of_the_fallback_lives_for_the_fallback_s_time() {
+    let clock = Clock::system();
+    let cache = cache_at(ABSENT, "fallback_ttl_seconds: 3");
+    let start = clock.now();
+    cache.insert_and_find(key(1), b"in memory").await;
+    // The cache's own entries live for minutes.
+    cache.until_removed(key(1)).await;
+    assert!(clock.now().since(start) >= Duration::from_secs(3));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK36", "CK81", "F42", "G6")]
 async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {

@@ -1,7 +1,7 @@
 //! `composite`: one weighted score of cached tokens, load and success rate.
 //!
-//! Cached tokens come from streams of whole prefixes (`kv_cache_index`) if the request carries
-//! their data; otherwise from the block index. Where too little of the prompt is cached anywhere
+//! Cached tokens come from the block index, and from streams of whole prefixes (`kv_cache_index`)
+//! where they are followed: the larger of both counts. Where too little of the prompt is cached anywhere
 //! (`min_overlap_threshold`), the fallback decides.
 //!
 //! Cost: 1 less the score. Terms: `cached_tokens`, `hot` (1 in the accelerator's memory),
@@ -13,7 +13,7 @@ use super::{
     cost::{CandidateCost, CostUnit, Terms},
     rule::{PolicyCandidate, PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
-use crate::{ScoringInput, ScoringSettings};
+use crate::{CacheSource, ScoringInput, ScoringSettings};
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     name: word("composite"),
@@ -78,21 +78,30 @@ impl PolicyRule for Composite {
 }
 
 /// Returns the cached prompt tokens of a candidate, and whether they are in the accelerator's
-/// memory: from streams of whole prefixes if the request carries their data, else from the block
-/// index.
+/// memory. Both sources may know of the same tokens, so the larger number counts.
 pub(crate) fn cached_tokens(
     input: &PolicyInput<'_>,
     contender: &PolicyCandidate<'_>,
 ) -> Option<(u32, bool)> {
-    if let Some(holders) = input.prefix_holders {
-        let own = holders
-            .iter()
-            .find(|holder| holder.worker == contender.overlap.candidate.name);
-        return own.map(|holder| (holder.tokens, holder.hot));
-    }
-    let warm = contender.overlap.warm;
-    let hot = warm.device + warm.speculative;
-    (warm.total() > 0).then(|| (warm.total(), hot >= warm.total() - hot))
+    let Some(holders) = input.prefix_holders else {
+        let warm = contender.overlap.warm;
+        return in_blocks(warm.device + warm.speculative, warm.total());
+    };
+    let candidate = contender.overlap.candidate;
+    let by_stream = holders
+        .iter()
+        .find(|holder| holder.worker == candidate.name)
+        .map(|holder| (holder.tokens, holder.hot));
+    // Beside reports of whole prefixes only reports of blocks count, no expectation.
+    let by_blocks = (candidate.cache == CacheSource::Events)
+        .then_some(contender.overlap.warm)
+        .and_then(|warm| in_blocks(warm.device, warm.total() - warm.speculative));
+    by_stream.max(by_blocks)
+}
+
+/// Returns cached tokens of the block index, of which `hot` are in the accelerator's memory.
+fn in_blocks(hot: u32, all: u32) -> Option<(u32, bool)> {
+    (all > 0).then(|| (all, hot >= all - hot))
 }
 
 fn scorable(input: &PolicyInput<'_>) -> Vec<ScoringInput> {

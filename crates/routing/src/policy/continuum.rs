@@ -1,8 +1,8 @@
-//! `continuum`: as `composite` where streams of whole prefixes report enough cached tokens, else as
-//! `prefix_hash`, or by the fallback for a request without a prefix key.
+//! `continuum`: as `composite` where enough of the prompt is cached, else as `prefix_hash`, or by
+//! the fallback for a request without a prefix key.
 //!
-//! The score of `composite` counts for streams of prefixes only, not for the block index. One of
-//! the other policies decides every request
+//! The score of `composite` counts where `kv_cache_index` is enabled, and the ring where
+//! `prefix_routing` is. One of the other policies decides every request
 //! ([`PolicyRules::deciding_policy`](super::rule::PolicyRules::deciding_policy)), and gives cost and
 //! terms.
 

@@ -133,12 +133,9 @@ impl PolicyRules {
         input: &PolicyInput<'_>,
     ) -> Policy {
         let decides = |policy: Policy| self.of(policy).decides(input);
-        let fallback = match settings.fallback {
-            Policy::PrefixHash | Policy::Composite | Policy::Continuum => Policy::LeastLoaded,
-            fallback => fallback,
-        };
+        let fallback = settings.section.fallback;
         match policy {
-            // Its score uses streams of prefixes only.
+            // Without `kv_cache_index` it is the ring alone.
             Policy::Continuum if input.prefix_holders.is_some() && decides(Policy::Composite) => {
                 Policy::Composite
             }

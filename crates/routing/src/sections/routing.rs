@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use settings::{
-    ValueKind,
+    ValueKind, WordChoice,
     kinds::{SECONDS_OR_ZERO, float},
+    word, word_or,
 };
 
 use super::{LmcacheSection, SemanticClusters, SharedPrefixRouting};
@@ -12,6 +13,22 @@ use crate::Policy;
 
 const OVERLAP_WEIGHT: ValueKind = float(0.0, 100.0);
 const TEMPERATURE: ValueKind = float(0.0, 10.0);
+
+/// Policies that decide for any request, whatever it has: a fallback must not need another one.
+const FALLBACKS: &[WordChoice] = &[
+    word("least_loaded"),
+    word("round_robin"),
+    word("random"),
+    word("weighted_round_robin"),
+    word("least_latency"),
+    word("power_of_two"),
+    word("consistent_hash"),
+    word("rendezvous_hash"),
+    word("warm"),
+    word("kv_aware"),
+    word("cache_aware"),
+    word_or("dynamo_cost", &["kv"]),
+];
 
 settings::section! {
     /// Section `routing`.
@@ -24,6 +41,10 @@ settings::section! {
         prefill_policy: Option<Policy> = "~", live;
         /// Policy among decode workers, for models with prefill or decode workers. Unset: `policy`.
         decode_policy: Option<Policy> = "~", live;
+        /// Policy of the requests that `prefix_hash`, `continuum` or `composite` cannot place: those
+        /// without a prefix key (token ids, for example), and without a ring those of which too
+        /// little is cached anywhere.
+        fallback: Policy = "least_loaded" in ValueKind::Word(FALLBACKS), live, simulated;
         /// Weight of cached prefixes. 0: caches are ignored, and no KV events are followed (as with
         /// `kv_events.enabled: false`).
         overlap_weight: f64 = "1.0" in OVERLAP_WEIGHT, live, simulated;
@@ -183,5 +204,18 @@ impl RoutingSection {
     /// Returns the policy of requests that name none.
     pub fn policy(&self) -> Policy {
         self.policy.unwrap_or(Policy::Warm)
+    }
+
+    /// Returns whether the policy is named for any pool of any model.
+    pub fn names_policy(&self, policy: Policy) -> bool {
+        let general = [Some(self.policy()), self.prefill_policy, self.decode_policy];
+        let of_models = self
+            .models
+            .iter()
+            .flat_map(|(_, model)| [model.policy, model.prefill_policy, model.decode_policy]);
+        general
+            .into_iter()
+            .chain(of_models)
+            .any(|named| named == Some(policy))
     }
 }

@@ -1,6 +1,6 @@
 //! The properties of each policy.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::{HashScheme, Moment, SequenceHash, Tier, WorkerId};
@@ -405,6 +405,29 @@ fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
             .predicted_cached_tokens,
         0
     );
+}
+
+#[test]
+fn unconfirmed_credit_ends_after_the_configured_time() {
+    let settings = RoutingSettings {
+        section: RoutingSection {
+            speculative_ttl: Duration::from_millis(500),
+            ..RoutingSection::default()
+        },
+        ..RoutingSettings::default()
+    };
+    let fleet = TestFleet::new(2, settings);
+    let plan = fleet.plan(NOW, &test_request(tokens(1, 40)));
+    // Its blocks count as active until its end.
+    fleet.router.done(at_ms(1), plan.reservation);
+    let predicted = |ms| {
+        let decision = fleet.preview(at_ms(ms), &test_request(tokens(1, 40)));
+        let decision = decision.expect("a target is eligible");
+        let rows = decision.candidates.iter();
+        rows.map(|row| row.predicted_cached_tokens).max()
+    };
+    assert!(predicted(499) > Some(0));
+    assert_eq!(predicted(501), Some(0));
 }
 
 #[test]

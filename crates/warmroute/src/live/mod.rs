@@ -221,11 +221,12 @@ impl LiveConfig {
         settings: Result<Settings, Vec<Problem>>,
     ) -> Result<SettingsChange, Vec<Problem>> {
         let new = settings.and_then(settings::usable)?;
-        let restart_needed = ConfigChanges::between(&self.started, &new).restart_needed;
-        let new = new.taken_over(&self.started);
-        let changed = ConfigChanges::between(&self.settings(), &new).live;
+        let current = self.settings();
+        let taken = new.clone().taken_over(&self.started, &current);
+        let restart_needed = ConfigChanges::left_for_restart(&self.started, &taken, &new);
+        let changed = ConfigChanges::between(&current, &taken).live;
         Ok(SettingsChange {
-            new,
+            new: taken,
             changed,
             restart_needed,
         })

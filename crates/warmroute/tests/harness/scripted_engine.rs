@@ -76,9 +76,19 @@ impl ScriptedReply {
 pub struct SeenRequest {
     pub head: Vec<u8>,
     pub body: Vec<u8>,
+    /// The moment when it was read, before its reply was begun.
+    pub arrived: Stopwatch,
 }
 
 impl SeenRequest {
+    fn now(head: Vec<u8>, body: Vec<u8>) -> Self {
+        Self {
+            head,
+            body,
+            arrived: Stopwatch::start(),
+        }
+    }
+
     /// The request line.
     pub fn line(&self) -> String {
         self.lines()
@@ -285,7 +295,7 @@ impl EngineConnection {
                 let Some(body) = self.read_body(&head) else {
                     return;
                 };
-                let _ = self.seen.send(SeenRequest { head, body });
+                let _ = self.seen.send(SeenRequest::now(head, body));
                 if self.write(&reply).is_none() {
                     return;
                 }
@@ -333,10 +343,7 @@ impl EngineConnection {
             let request_body = request_body.or(messages);
             let reply = self.script.reply();
             if let ScriptedReply::Early(bytes) = &reply {
-                let _ = self.seen.send(SeenRequest {
-                    head,
-                    body: Vec::new(),
-                });
+                let _ = self.seen.send(SeenRequest::now(head, Vec::new()));
                 let _ = self.write(bytes);
                 // Closing with unread bytes would discard the reply, so the rest is read after a
                 // delay.
@@ -347,7 +354,7 @@ impl EngineConnection {
             let Some(body) = request_body.or_else(|| self.read_body(&head)) else {
                 return;
             };
-            let _ = self.seen.send(SeenRequest { head, body });
+            let _ = self.seen.send(SeenRequest::now(head, body));
             if self.answer(reply).is_none() {
                 return;
             }
@@ -437,10 +444,7 @@ impl EngineConnection {
     }
 
     fn read_body(&mut self, head: &[u8]) -> Option<Vec<u8>> {
-        let seen = SeenRequest {
-            head: head.to_vec(),
-            body: Vec::new(),
-        };
+        let seen = SeenRequest::now(head.to_vec(), Vec::new());
         let length = seen
             .header("content-length")
             .and_then(|length| length.parse().ok())

@@ -244,8 +244,9 @@ fn a_session_stays_on_one_engine_whether_a_header_or_a_field_names_it() {
 #[contract("CK42", "CK44", "CK57", "CK62", "CK63", "CK64", "A12")]
 fn a_prefix_announced_by_a_backend_goes_there_and_other_prefixes_follow_the_ring() {
     let stream = PrefixStream::start();
+    // The engines' own events would place the requests as well.
     let config = format!(
-        "prefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
+        "kv_events: {{enabled: false}}\nprefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
          endpoint: \"{}\"}}\n",
         stream.url()
     );

@@ -33,6 +33,7 @@ mod encryption;
 mod events;
 #[cfg(feature = "nats")]
 mod events_relay;
+mod exclusions;
 mod explain;
 mod faults;
 mod hostile_artefacts;

@@ -41,9 +41,10 @@ impl RouterPair {
     }
 }
 
+/// The engines' own events would place the requests as well.
 fn config(redis: &RedisServer, source: &str) -> String {
     format!(
-        "prefix_routing: {{enabled: true}}\nresponse_cache: {{redis: {{url: \"{}\", connect_timeout_ms: 500, \
+        "kv_events: {{enabled: false}}\nprefix_routing: {{enabled: true}}\nresponse_cache: {{redis: {{url: \"{}\", connect_timeout_ms: 500, \
          command_timeout_ms: 300}}}}\nkv_cache_index: {{enabled: true, backend: redis, event_sources: [{source}]}}\n",
         redis.url()
     )

@@ -7,3 +7,5 @@ mod members;
 mod reload;
 mod rolling;
 mod takeover;
+
+pub(crate) use configured::ConfiguredFleet;

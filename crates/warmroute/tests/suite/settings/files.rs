@@ -6,8 +6,7 @@ use contract_id::contract;
 
 use crate::harness::Program;
 
-const IDLE: &str =
-    "workers: [\"http://127.0.0.1:1\"]\nmodel_aggregation:\n  max_cache_entries: 7\n";
+const IGNORED: &str = "workers: [\"http://127.0.0.1:1\"]\nrouting: {policy: warm}\nkv_cache_index:\n  enabled: true\n";
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
@@ -47,11 +46,11 @@ fn the_starter_file_is_printed_or_written_and_passes_the_check() {
 }
 
 #[test]
-#[contract("CH31")]
+#[contract("CH31", "CK1", "A12")]
 fn keys_without_effect_are_reported_once_and_do_not_stop_the_start() {
     let folder = folder();
     let path = folder.path().join("w.yaml").display().to_string();
-    std::fs::write(&path, IDLE).expect("it can be written");
+    std::fs::write(&path, IGNORED).expect("it can be written");
     let check = Program::finish(&["config", "check", &path]);
     assert_eq!(
         (check.code, check.stdout.as_str()),
@@ -62,7 +61,7 @@ fn keys_without_effect_are_reported_once_and_do_not_stop_the_start() {
     let lines: Vec<_> = check.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{}", check.stderr);
     assert!(lines[0].contains(
-        "line 3, column 22: model_aggregation.max_cache_entries: known, not active in this version"
+        "line 4, column 12: kv_cache_index.enabled: has no effect: routing.policy is warm"
     ));
     let json = Program::finish(&["config", "check", "--json", &path]);
     let reported: serde_json::Value = serde_json::from_str(&json.stdout).expect("one object");
@@ -75,16 +74,26 @@ fn keys_without_effect_are_reported_once_and_do_not_stop_the_start() {
             &reported["warnings"][0]["path"],
             &reported["warnings"][0]["line"]
         ),
-        (&"model_aggregation.max_cache_entries".into(), &3.into())
+        (&"kv_cache_index.enabled".into(), &4.into())
     );
-    let router = Program::serve_with(IDLE, &[], &[]);
-    let reported =
-        "known, not active in this version: model_aggregation.max_cache_entries (line 3)";
-    crate::harness::eventually("the line on stderr", || {
-        router.stderr().contains(reported).then_some(())
+    let router = Program::serve_with(IGNORED, &[], &[]);
+    crate::harness::eventually("the warning on stderr", || {
+        let log = router.stderr();
+        let warning = log
+            .lines()
+            .find(|line| line.contains("kv_cache_index.enabled"))?;
+        for part in [
+            "WARN",
+            "true",
+            "warm",
+            "routing.policy continuum or composite",
+        ] {
+            assert!(warning.contains(part), "{part}: {warning}");
+        }
+        Some(())
     });
     assert_eq!(
-        router.stderr().matches("known, not active").count(),
+        router.stderr().matches("has no effect").count(),
         1,
         "{}",
         router.stderr()

@@ -8,5 +8,8 @@ mod hooks;
 mod logging;
 mod model_lists;
 mod model_names;
+mod prefix_tiers;
 mod retries;
+mod single_keys;
 mod unix_workers;
+mod worker_checks;

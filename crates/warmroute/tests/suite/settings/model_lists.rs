@@ -135,3 +135,50 @@ fn an_expired_list_answers_at_once_while_a_worker_hangs() {
     eventually("the renewal", || (rounds(&router) >= 1.0).then_some(()));
     assert_eq!(list(&router), 2);
 }
+
+#[test]
+#[contract("CH13")]
+fn an_empty_list_is_renewed_after_its_own_growing_lifetime() {
+    let lives = "cache_ttl: 1h, empty_response_base_ttl_seconds: 1, empty_response_max_ttl_seconds: 2, \
+                 background_refresh: {check_interval: 50ms}";
+    let watch = Stopwatch::start();
+    let config = format!("workers: []\nmodel_aggregation: {{{lives}}}\n");
+    let router = Program::serve_with(&config, &[], &[]).ready(0);
+    assert_eq!(list(&router), 0);
+    // After 1 s, 1 s, 2 s, and 2 s again, as 4 s are above the longest lifetime.
+    eventually("four rounds", || (rounds(&router) >= 4.0).then_some(()));
+    assert!(
+        watch.elapsed() >= Duration::from_secs(6),
+        "{:?}",
+        watch.elapsed()
+    );
+    assert!(rounds(&router) <= watch.elapsed().as_secs_f64());
+
+    // A list with models is not renewed within its hour. Before its workers were ready it was empty.
+    let (full, _engines) = fleet(&format!("model_aggregation: {{{lives}}}\n"));
+    std::thread::sleep(Duration::from_millis(2500));
+    let before = rounds(&full);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!((rounds(&full), list(&full)), (before, 1));
+}
+
+#[test]
+#[contract("CH13")]
+fn of_more_lists_than_are_kept_a_refresh_asks_for_the_oldest_again() {
+    let config = |kept: u32| {
+        format!(
+            "model_aggregation: {{cache_ttl: 300ms, max_cache_entries: {kept}, background_refresh: {{check_interval: 50ms}}}}\n"
+        )
+    };
+    for (kept, asks) in [(1, true), (2, false)] {
+        let (router, engines) = fleet(&config(kept));
+        let probes = || engines.iter().map(ScriptedEngine::probes).sum::<u64>();
+        let (before, rounds_before) = (probes(), rounds(&router));
+        eventually("rounds", || {
+            (rounds(&router) >= rounds_before + 3.0).then_some(())
+        });
+        // The workers' own lists live for minutes.
+        assert_eq!(probes() > before, asks, "{kept}");
+        assert_eq!(list(&router), 1, "no model is left out");
+    }
+}

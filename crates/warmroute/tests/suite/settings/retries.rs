@@ -1,5 +1,7 @@
 //! How often a request is sent, by the two keys that limit it.
 
+use std::time::Duration;
+
 use contract_id::contract;
 
 use crate::harness::{
@@ -41,4 +43,73 @@ fn the_smaller_of_both_keys_limits_how_often_a_request_is_sent() {
     ] {
         assert_eq!(count_attempts(config), count, "{config}");
     }
+}
+
+/// The pauses between the attempts of `requests` requests, one after another, to the only worker.
+fn pauses(retry: &str, requests: usize, attempts: usize) -> Vec<Duration> {
+    let full = ScriptedReply::whole(json_reply("503 Full", "", "{}"));
+    let engine = ScriptedEngine::start(full);
+    let config = format!("circuit_breaker: {{enabled: false}}\n{retry}\n");
+    let worker = [format!("w={}", engine.url())];
+    let router = Program::serve_with(&config, &worker, &[]).ready(1);
+    let mut pauses = Vec::new();
+    for _ in 0..requests {
+        let reply = RawClient::chat(&router.data(), &chat("m", "hi", 1)).reply();
+        assert_eq!(reply.status, 503, "{}", reply.text());
+        let arrivals: Vec<_> = (0..attempts)
+            .map(|_| engine.next_request().arrived)
+            .collect();
+        pauses.extend(arrivals.windows(2).map(|pair| pair[0].until(pair[1])));
+    }
+    assert_eq!(engine.requests(), (requests * attempts) as u64);
+    pauses
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+#[test]
+#[contract("CH10")]
+fn the_pauses_between_attempts_double_up_to_the_longest_one() {
+    let retry = "retry: {max_attempts: 4, base_delay: 300ms, max_delay: 700ms, jitter: false}";
+    let pauses = pauses(retry, 1, 4);
+    for (pause, least) in pauses.iter().zip([ms(300), ms(600), ms(700)]) {
+        assert!(*pause >= least, "{pauses:?}");
+    }
+    // Without the longest one the third pause would be 1.2 s.
+    assert!(pauses[2] < ms(1200), "{pauses:?}");
+}
+
+#[test]
+#[contract("CH10")]
+fn without_exponential_backoff_every_pause_is_the_first_one() {
+    let retry =
+        "retry: {max_attempts: 4, base_delay: 1s, exponential_backoff: false, jitter: false}";
+    let pauses = pauses(retry, 1, 4);
+    assert!(pauses.iter().all(|pause| *pause >= ms(1000)), "{pauses:?}");
+    // Doubled, they would be 7 s.
+    assert!(pauses.iter().sum::<Duration>() < ms(6000), "{pauses:?}");
+}
+
+#[test]
+#[contract("CH10")]
+fn jitter_shortens_a_pause_by_up_to_half() {
+    let retry = "retry: {max_attempts: 2, base_delay: 600ms, jitter: true}";
+    let pauses = pauses(retry, 8, 2);
+    assert_eq!(pauses.len(), 8);
+    assert!(pauses.iter().all(|pause| *pause >= ms(300)), "{pauses:?}");
+    // Each is drawn on its own: that none of eight is below 90 % happens once in 400,000 runs.
+    assert!(pauses.iter().any(|pause| *pause < ms(540)), "{pauses:?}");
+}
+
+#[test]
+#[contract("CH9", "B2")]
+fn the_retry_delay_is_the_first_pause_where_no_base_delay_is_set() {
+    let pauses = pauses(
+        "request: {retry_delay: 900ms}\nretry: {max_attempts: 2, jitter: false}",
+        1,
+        2,
+    );
+    assert!(pauses[0] >= ms(900), "{pauses:?}");
 }

@@ -1,0 +1,130 @@
+//! Settings that are valid and have no effect beside the others: a start and `config check` warn of
+//! them.
+
+use ::routing::Policy;
+use settings::CheckedValue;
+
+use crate::{
+    problem::ProblemDraft,
+    sections::{IndexBackend, ReplicaMode, Settings},
+};
+
+/// Keys and sections that only these policies use. One that is `enabled` counts if it is true, any
+/// other if it is set.
+const USED_BY: &[(&[&str], &[Policy])] = &[
+    (
+        &["prefix_routing", "enabled"],
+        &[Policy::Continuum, Policy::PrefixHash],
+    ),
+    (
+        &["kv_cache_index", "enabled"],
+        &[Policy::Continuum, Policy::Composite],
+    ),
+    (
+        &["routing", "fallback"],
+        &[Policy::Continuum, Policy::Composite, Policy::PrefixHash],
+    ),
+    (&["routing", "dynamo"], &[Policy::DynamoCost]),
+    (&["routing", "medium_weights"], &[Policy::KvAware]),
+];
+
+/// Keys of predictions, which are made only for workers without live events.
+const PREDICTION: [&str; 3] = ["ttl", "max_blocks", "prune_target_ratio"];
+
+/// Returns a warning for each of these settings.
+pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDraft> {
+    let mut found: Vec<_> = USED_BY
+        .iter()
+        .filter_map(|(path, policies)| by_policy(root, settings, path, policies))
+        .collect();
+    let replicas = root.key("replicas").key("reset_states");
+    if settings.replicas.reset_states && settings.replicas.mode == ReplicaMode::Alone {
+        let message =
+            "there is nothing to reset: every start is a fresh one while replicas.mode is none";
+        let draft = warning("replicas.reset_states", replicas, message);
+        found.push(draft.expected("this key left out"));
+    }
+    let prediction = root.key("kv_events").key("prediction");
+    for name in PREDICTION.iter().filter(|_| settings.kv_events.enabled) {
+        let key = prediction.key(name);
+        if key.is_set() {
+            let message =
+                "set while KV events are followed: it governs only workers without live events";
+            let draft = warning(&format!("kv_events.prediction.{name}"), key, message);
+            found.push(
+                draft.expected("kv_events.enabled false (--no-kv-events), which predicts all"),
+            );
+        }
+    }
+    let index = root.key("kv_cache_index");
+    for (at, source) in index.key("event_sources").items().iter().enumerate() {
+        let kind = source.key("prefix_hash_kind");
+        if kind.word() == Some("sequence_hash") {
+            let message = "fills the prefix view and its figures; no decision reads such entries";
+            let path = format!("kv_cache_index.event_sources[{at}].prefix_hash_kind");
+            let next = "the same stream as this worker's kv_events.endpoint, or prefix_key";
+            found.push(warning(&path, kind, message).expected(next));
+        }
+    }
+    let entries = index.key("max_entries");
+    if entries.is_set() && settings.kv_cache_index.backend == IndexBackend::Redis {
+        let message = "bounds only the memory that stands in while Redis is away: kv_cache_index.backend is redis";
+        let draft = warning("kv_cache_index.max_entries", entries, message);
+        found.push(draft.expected("a limit of memory in Redis itself (`maxmemory`)"));
+    }
+    found
+}
+
+/// Returns the warning of a key that no policy of the configuration uses.
+fn by_policy(
+    root: &CheckedValue,
+    settings: &Settings,
+    path: &[&str],
+    policies: &[Policy],
+) -> Option<ProblemDraft> {
+    let key = path.iter().fold(root, |at, name| at.key(name));
+    let matters = if path.last() == Some(&"enabled") {
+        key.bool()
+    } else {
+        key.is_set()
+    };
+    if !matters || policies.iter().any(|policy| may_decide(settings, *policy)) {
+        return None;
+    }
+    let path = path.join(".");
+    let message = format!(
+        "has no effect: routing.policy is {}, which does not use it",
+        settings.routing.policy()
+    );
+    let names: Vec<_> = policies.iter().map(|policy| policy.as_str()).collect();
+    Some(warning(&path, key, &message).expected(format!(
+        "routing.policy {}, or this key left out",
+        names.join(" or ")
+    )))
+}
+
+/// Returns whether the policy decides for any request that names none.
+fn may_decide(settings: &Settings, policy: Policy) -> bool {
+    let routing = &settings.routing;
+    let falls_back = [Policy::Continuum, Policy::Composite, Policy::PrefixHash];
+    let by_fallback =
+        || routing.fallback == policy && falls_back.iter().any(|it| routing.names_policy(*it));
+    let of_lmcache = || {
+        routing.names_policy(Policy::LmcacheAware)
+            && routing
+                .lmcache
+                .as_ref()
+                .is_some_and(|lmcache| lmcache.fallback == policy)
+    };
+    routing.names_policy(policy) || by_fallback() || of_lmcache()
+}
+
+fn warning(path: &str, key: &CheckedValue, message: &str) -> ProblemDraft {
+    let draft = ProblemDraft::new(path, message)
+        .value(key.shown())
+        .in_context();
+    match &key.origin {
+        Some(origin) => draft.at(origin.clone()),
+        None => draft,
+    }
+}
