@@ -37,10 +37,16 @@ impl IndexState {
         };
         let size = stored.block_size;
         let fits = stored.tokens.len() == stored.hashes.len().saturating_mul(size.len());
-        if !fits || self.targets.get(slot).model.is_none() || !self.names.admits(slot, size) {
+        if !fits || self.targets.get(slot).model.is_none() {
             return refused;
         }
-        let applied = self.apply_named(core, slot, stored);
+        let applied = if self.is_chunk(slot, stored) {
+            self.store_chunks(core, slot, stored)
+        } else if self.names.admits(slot, size) {
+            self.apply_named(core, slot, stored)
+        } else {
+            return refused;
+        };
         self.graft(core, slot);
         applied
     }
@@ -50,6 +56,7 @@ impl IndexState {
         while let Some(late) = self.arrived.pop_front() {
             match late {
                 OrphanBlocks::Named(stored) => self.apply_named(core, slot, &stored),
+                OrphanBlocks::Chunks(stored) => self.store_chunks(core, slot, &stored),
                 OrphanBlocks::Hashed(hashed) => self.store_hashed(core, slot, hashed),
             };
         }

@@ -5,6 +5,7 @@
     reason = "a set-up that does not work is a failed test"
 )]
 
+mod event_publisher;
 #[path = "../harness/mod.rs"]
 mod harness;
 #[cfg(feature = "nats")]
@@ -26,6 +27,7 @@ mod decision_log;
 mod demo;
 mod doctor;
 mod dynamo_mode;
+mod dynamo_prediction;
 mod encryption;
 mod events;
 #[cfg(feature = "nats")]
@@ -40,6 +42,7 @@ mod kv_index;
 mod lifecycle;
 mod limits;
 mod lmcache;
+mod lmcache_events;
 mod model_routing;
 mod openapi;
 mod parity;
