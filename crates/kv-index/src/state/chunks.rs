@@ -7,7 +7,7 @@ use kv_blocks::{
     BlockSize, EngineHash, Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target, Tier,
 };
 
-use super::{IndexState, holding::BlockChain};
+use super::{IndexState, storing::BlockChain};
 use crate::{
     UpdateOutcome,
     chunks::{ChainEnd, Chunk},
@@ -48,14 +48,30 @@ impl IndexState {
         }
     }
 
-    /// Learns the size of a target's own blocks from its device. Returns whether a store must be cut
-    /// into them.
-    pub(super) fn is_chunk(&mut self, slot: u32, stored: &StoredBlocks) -> bool {
-        let own = &mut self.targets.get_mut(slot).block_size;
+    /// Learns the size of a target's own blocks from its device.
+    pub(super) fn learn_block_size(&mut self, slot: u32, stored: &StoredBlocks) {
         if stored.tier == Tier::Device {
-            *own = Some(stored.block_size);
+            self.targets.get_mut(slot).block_size = Some(stored.block_size);
         }
-        own.is_some_and(|own| own != stored.block_size)
+    }
+
+    /// Returns whether a store must be cut into the target's own blocks: its blocks have another
+    /// size, or are behind a chunk, as the short last chunk of a prompt may be.
+    pub(super) fn is_chunk(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        stored: &StoredBlocks,
+    ) -> bool {
+        let own = self.targets.get(slot).block_size;
+        let Some(own) = own.filter(|_| stored.tier != Tier::Device) else {
+            return false;
+        };
+        let is_behind_chunk = |parent| {
+            self.chunks.find(slot, parent).is_some()
+                && self.named_parent(core, slot, parent, own).is_none()
+        };
+        own != stored.block_size || stored.parent.is_some_and(is_behind_chunk)
     }
 
     /// Stores chunks as blocks of the target's own size.
@@ -65,14 +81,14 @@ impl IndexState {
         slot: u32,
         stored: &StoredBlocks,
     ) -> UpdateOutcome {
-        let mut end = match self.chunk_start(slot, stored) {
+        let mut end = match self.chunk_start(core, slot, stored) {
             ChunkStart::Known(end) => end,
             other => {
                 let outcome = UpdateOutcome::orphaned(stored.hashes.len());
                 self.counts.orphaned += u64::from(outcome.orphans);
                 if matches!(other, ChunkStart::Unknown) {
                     let late = OrphanBlocks::Chunks(stored.clone());
-                    self.orphans.keep(slot, late);
+                    self.orphans.insert(slot, late);
                     self.stay_within_budget(core);
                 }
                 return outcome;
@@ -93,7 +109,7 @@ impl IndexState {
             }
             applied += 1;
         }
-        self.namespaces.leave(namespace.id);
+        self.namespaces.release(namespace.id);
         self.stay_within_budget(core);
         UpdateOutcome::applied(applied, stored.hashes.len())
     }
@@ -107,14 +123,7 @@ impl IndexState {
         new: NewChunk<'_>,
         end: &mut ChainEnd,
     ) -> bool {
-        let parent = match end
-            .last
-            .map(|last| self.writer.find(core, end.space, last.0))
-        {
-            // Evicted: there is nothing to attach the blocks to.
-            Some(None) => return false,
-            known => known.flatten(),
-        };
+        let (before, own_size) = (end.last, end.namespace.block_size);
         let blocks = self.cut(end, new.tokens);
         let NewChunk {
             slot, tier, name, ..
@@ -126,6 +135,11 @@ impl IndexState {
             self.remove_chunk(core, slot, tier, name);
             shared = self.held_in_tier(core, (slot, tier), end.space, &blocks);
         }
+        let parent = match before.map(|before| self.writer.find(core, end.space, before.0)) {
+            // Evicted, or removed with everything behind it: there is no place for the blocks.
+            Some(None) => return false,
+            known => known.flatten(),
+        };
         let chain = BlockChain {
             slot,
             tier,
@@ -147,8 +161,11 @@ impl IndexState {
             self.chunks.insert(name, chunk, &shared);
             while self.chunks.is_over_limit() && self.forget_oldest_chunk(core) {}
         }
-        let waiting = self.orphans.arrived(slot, NumberScope::Chunks, name.0);
-        self.arrived.extend(waiting);
+        let size = NumberScope::Size(own_size.tokens());
+        for scope in [NumberScope::Chunks, size] {
+            self.arrived
+                .extend(self.orphans.arrived(slot, scope, name.0));
+        }
         all
     }
 
@@ -163,7 +180,7 @@ impl IndexState {
     }
 
     /// Returns where the first chunk of a store begins.
-    fn chunk_start(&mut self, slot: u32, stored: &StoredBlocks) -> ChunkStart {
+    fn chunk_start(&mut self, core: &SharedIndex, slot: u32, stored: &StoredBlocks) -> ChunkStart {
         let owner = self.targets.get(slot);
         let (Some(model), Some(block_size)) = (owner.model.clone(), owner.block_size) else {
             return ChunkStart::Contradicted;
@@ -182,14 +199,18 @@ impl IndexState {
                 last: None,
                 rest: Vec::new(),
             };
-            self.namespaces.leave(namespace.id);
+            self.namespaces.release(namespace.id);
             return ChunkStart::Known(end);
         };
-        let Some(before) = self.chunks.find(slot, parent) else {
+        let before = match self.chunks.find(slot, parent) {
+            Some(chunk) => Some(chunk.end.clone()),
+            None => self.end_of_block(core, slot, parent, block_size),
+        };
+        let Some(before) = before else {
             return ChunkStart::Unknown;
         };
         // Adapter and salt are inherited, as those of blocks are.
-        let namespace = &before.end.namespace;
+        let namespace = &before.namespace;
         let contradicts = |own: &Option<Arc<str>>, inherited| own.is_some() && own != inherited;
         if contradicts(&stored.lora, &namespace.lora)
             || contradicts(&stored.salt, &namespace.salt)
@@ -198,7 +219,24 @@ impl IndexState {
         {
             return ChunkStart::Contradicted;
         }
-        ChunkStart::Known(before.end.clone())
+        ChunkStart::Known(before)
+    }
+
+    /// Returns the end of a chain at one of the target's own blocks.
+    fn end_of_block(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        name: EngineHash,
+        size: BlockSize,
+    ) -> Option<ChainEnd> {
+        let (block_ref, id) = self.named_parent(core, slot, name, size)?;
+        Some(ChainEnd {
+            namespace: Arc::clone(&self.namespaces.get(id).namespace),
+            space: self.namespaces.in_runs(id).key,
+            last: Some(SequenceHash(self.writer.hash(core, block_ref))),
+            rest: Vec::new(),
+        })
     }
 
     /// Removes a chunk with its blocks from a tier; returns whether it was there.
@@ -229,7 +267,7 @@ impl IndexState {
     fn remove_chunk_blocks(&mut self, core: &SharedIndex, chunk: &Chunk) {
         let Chunk { slot, tier, .. } = *chunk;
         self.remove_known(core, (slot, tier), chunk.end.space, &chunk.blocks);
-        self.settle();
+        self.apply_effects();
     }
 
     /// Returns the blocks of a chain that a slot holds in a tier.
@@ -243,15 +281,15 @@ impl IndexState {
         let mut held = Vec::new();
         let mut rest = chain;
         // Behind an unknown block there is no known one.
-        while let Some(spot) = rest
+        while let Some(block_ref) = rest
             .first()
             .and_then(|first| self.writer.find(core, space, first.0))
         {
-            let (_, count) = self.writer.stretch(core, spot, rest);
+            let (_, count) = self.writer.stretch(core, block_ref, rest);
             let (known, behind) = rest.split_at(count);
-            self.writer.stretches(core, spot.run, slot, |span| {
+            self.writer.stretches(core, block_ref.run, slot, |span| {
                 if span.tier == tier_number(tier) {
-                    let here = (spot.at..).zip(known);
+                    let here = (block_ref.at..).zip(known);
                     held.extend(
                         here.filter(|(at, _)| (span.start..span.end).contains(at))
                             .map(|(_, hash)| *hash),

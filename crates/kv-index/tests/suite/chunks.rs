@@ -222,6 +222,25 @@ fn without_a_known_block_size_chunks_keep_their_own() {
     assert_eq!(held(&index, 0, &plain(), 4).host, 3);
 }
 
+#[test]
+#[contract("V17")]
+fn a_chunk_as_long_as_a_block_and_one_behind_a_block_are_placed_like_others() {
+    let index = known();
+    // The short last chunk of a prompt has the size of a block, and waits for its parent.
+    put(&index, 0, chunk(8..12, 901, Some(900)));
+    assert_eq!(index.stats().memberships, 0);
+    put(&index, 0, chunk(0..8, 900, None));
+    put(&index, 0, chunk(12..16, 902, Some(901)));
+    assert_eq!(host(&index, 8), 4);
+    // A chunk may name one of the target's own blocks as its parent, known or still unknown.
+    put(&index, 1, store(0..1));
+    put(&index, 1, chunk(12..20, 910, Some(3)));
+    put(&index, 1, store(1..3));
+    put(&index, 1, chunk(20..28, 911, Some(910)));
+    let held = held(&index, 1, &plain(), 8);
+    assert_eq!((held.device, held.host), (3, 4));
+}
+
 /// A publisher cannot make the index exceed its budget, nor leave blocks whose removal is unknown.
 #[test]
 #[contract("V17")]
@@ -259,9 +278,15 @@ fn specs() -> impl Strategy<Value = Vec<ChunkSpec>> {
     vec(spec, 1..9).prop_map(|drawn| {
         let number = |at: usize, before: prop::sample::Index| before.index(at + 1).checked_sub(1);
         let numbered = drawn.into_iter().enumerate();
-        numbered
-            .map(|(at, (before, tokens))| (number(at, before), tokens))
-            .collect()
+        let spec = |(at, (before, mut tokens)): (usize, (prop::sample::Index, Vec<u32>))| {
+            let before = number(at, before);
+            // At the root this would be a block of the target's own size.
+            if before.is_none() && tokens.len() == 4 {
+                tokens.push(1);
+            }
+            (before, tokens)
+        };
+        numbered.map(spec).collect()
     })
 }
 
@@ -279,6 +304,17 @@ impl ChunkModel {
             .is_some_and(|parent| !self.stored.contains(&parent))
         {
             self.waiting.insert(chunk);
+            return;
+        }
+        // The index has no place for blocks behind one that left with everything behind it.
+        let before = path(specs, specs[chunk].0);
+        let before = &before[..before.len() / 4 * 4];
+        if !before.is_empty()
+            && !self
+                .blocks(specs)
+                .iter()
+                .any(|block| block.starts_with(before))
+        {
             return;
         }
         self.stored.insert(chunk);
