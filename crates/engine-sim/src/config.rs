@@ -136,6 +136,7 @@ fn adapters(names: &[String]) -> Vec<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use contract_id::contract;
 
     use super::*;
 

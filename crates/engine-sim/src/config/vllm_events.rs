@@ -18,15 +18,8 @@ struct KvEventsConfig {
     endpoint: String,
     replay_endpoint: Option<String>,
     buffer_steps: usize,
-    #[expect(
-        dead_code,
-        reason = "the simulated engine's queues have bounds of their own"
-    )]
+    /// Of the real publisher's queues; the simulated one has bounds of its own.
     hwm: u64,
-    #[expect(
-        dead_code,
-        reason = "the simulated engine's queues have bounds of their own"
-    )]
     max_queue_size: u64,
     topic: String,
 }

@@ -34,7 +34,7 @@ fn known() -> KvIndex {
 }
 
 fn host(index: &KvIndex, blocks: u32) -> u32 {
-    held(index, 0, &plain(), blocks).host
+    resident(index, 0, &plain(), blocks).host
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn chunks_are_credited_as_the_same_tokens_in_the_targets_own_blocks() {
     assert_eq!(overlaps(&chunks), overlaps(&own));
     assert_eq!(overlaps(&chunks)[0].present, [2, 8, 0, 0]);
     assert_eq!(
-        held(&chunks, 0, &plain(), 8),
+        resident(&chunks, 0, &plain(), 8),
         TierBlocks {
             device: 2,
             host: 6,
@@ -131,7 +131,7 @@ fn a_removed_chunk_leaves_its_own_tier_only() {
     index.apply(target(0), &remove(&[900], Tier::Host));
     assert_eq!(index.blocks_per_tier(target(0)), [4, 0, 4, 0]);
     index.apply(target(0), &remove(&[1, 2, 3, 4], Tier::Device));
-    assert_eq!(held(&index, 0, &plain(), 4).disk, 4);
+    assert_eq!(resident(&index, 0, &plain(), 4).disk, 4);
 }
 
 #[test]
@@ -173,19 +173,19 @@ fn a_chunk_of_an_adapter_or_a_salt_is_not_credited_to_other_prompts() {
     put(&index, 0, with(None, Some("a"), chunk(0..8, 900, None)));
     put(&index, 0, chunk(8..16, 901, Some(900)));
     assert_eq!(host(&index, 4), 0);
-    assert_eq!(held(&index, 0, &salted("a"), 4).host, 4);
+    assert_eq!(resident(&index, 0, &salted("a"), 4).host, 4);
     put(&index, 0, with(Some("l"), None, chunk(0..8, 910, None)));
     let adapter = Namespace {
         lora: Some("l".into()),
         ..plain()
     };
-    assert_eq!(held(&index, 0, &adapter, 4).host, 2);
+    assert_eq!(resident(&index, 0, &adapter, 4).host, 2);
     assert_eq!(host(&index, 4), 0);
     // A chunk inherits both, and one that contradicts its parent is refused.
     let other = with(None, Some("b"), chunk(16..24, 902, Some(901)));
     assert_eq!(put(&index, 0, other).orphans, 1);
-    assert_eq!(held(&index, 0, &salted("a"), 8).host, 4);
-    assert_eq!(held(&index, 0, &salted("b"), 8).host, 0);
+    assert_eq!(resident(&index, 0, &salted("a"), 8).host, 4);
+    assert_eq!(resident(&index, 0, &salted("b"), 8).host, 0);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn without_a_known_block_size_chunks_keep_their_own() {
     assert_eq!(index.blocks_per_tier(target(0)), [0, 1, 0, 0]);
     put(&index, 0, store(0..1));
     put(&index, 0, chunk(0..16, 900, None));
-    assert_eq!(held(&index, 0, &plain(), 4).host, 3);
+    assert_eq!(resident(&index, 0, &plain(), 4).host, 3);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_chunk_as_long_as_a_block_and_one_behind_a_block_are_placed_like_others() {
     put(&index, 1, chunk(12..20, 910, Some(3)));
     put(&index, 1, store(1..3));
     put(&index, 1, chunk(20..28, 911, Some(910)));
-    let held = held(&index, 1, &plain(), 8);
+    let held = resident(&index, 1, &plain(), 8);
     assert_eq!((held.device, held.host), (3, 4));
 }
 

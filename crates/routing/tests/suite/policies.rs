@@ -374,8 +374,8 @@ fn unconfirmed_blocks_weigh_as_gpu_blocks() {
             ..RoutingSettings::default()
         },
     );
-    let first = fleet.plan(NOW, &ask(tokens(1, 40)));
-    let next = fleet.plan(at_ms(1), &ask(tokens(1, 40)));
+    let first = fleet.plan(NOW, &test_request(tokens(1, 40)));
+    let next = fleet.plan(at_ms(1), &test_request(tokens(1, 40)));
     assert_eq!(next.decode.target, first.decode.target);
     let row = next.decision.winning().unwrap();
     assert_eq!(

@@ -140,7 +140,7 @@ fn the_headers_of_vllm_router_name_the_cluster_and_the_methods_cluster_and_kv() 
     );
     wait_for_examples(&routed);
     let named = |text: &str| {
-        let (turn, _) = ask(&routed, text, &[]);
+        let (turn, _) = send(&routed, text, &[]);
         let header = |name: &str| {
             let name = format!("x-vllm-router-{name}");
             turn.reply.header(&name).map(str::to_owned)

@@ -3,7 +3,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{Program, RawClient, RoutedFleet, RouterQueries, eventually, says, words};
+use crate::harness::{Program, RawClient, RoutedFleet, RouterQueries, eventually, chat_message, words};
 
 /// The tokens that the router expects to be cached for a prompt.
 fn predicted(router: &Program, prompt: &[u32]) -> u64 {
@@ -58,7 +58,7 @@ fn a_temperature_by_flag_key_or_variable_spreads_the_choices() {
         let router = router.ready(2);
         router.follows_events(2);
         let body = json!({
-            "model": "sim", "messages": [says("user", &words("heat", 200))], "max_tokens": 1,
+            "model": "sim", "messages": [chat_message("user", &words("heat", 200))], "max_tokens": 1,
         });
         let body = body.to_string();
         let ask = || {

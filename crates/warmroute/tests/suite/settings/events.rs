@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     event_publisher::{EventPublisher, blocks},
-    harness::{Program, RawClient, RoutedFleet, RouterQueries, eventually, says, words},
+    harness::{Program, RawClient, RoutedFleet, RouterQueries, eventually, chat_message, words},
 };
 
 /// The row of worker `a` in a dry run of this prompt.
@@ -120,7 +120,7 @@ fn with_fnv_1a_the_cached_prefix_is_found_as_with_xxh3() {
         });
         assert!(found, "block {depth} has the hash {hash}: {dump}");
     }
-    let chat = [says("user", &words("fnv", 60))];
+    let chat = [chat_message("user", &words("fnv", 60))];
     let turns = [routed.chat(&chat, &[]), routed.chat(&chat, &[])];
     assert!(turns[1].cached > 0);
     assert_eq!(turns[1].predicted, turns[1].cached);

@@ -97,5 +97,5 @@ fn a_worker_of_type_openai_behind_a_unix_socket_serves() {
         );
         assert!(!text_of(&reply).is_empty(), "{}", reply.text());
     }
-    router.settled();
+    router.wait_until_idle();
 }
