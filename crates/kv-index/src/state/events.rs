@@ -205,9 +205,7 @@ impl IndexState {
             };
             return ParentRef::Known(self.namespaces.enter(&namespace), None);
         };
-        let Some((block_ref, id)) =
-            self.named_parent(core, slot, parent, stored.block_size)
-        else {
+        let Some((block_ref, id)) = self.named_parent(core, slot, parent, stored.block_size) else {
             return ParentRef::Unknown;
         };
         // Adapter and salt are inherited. An event with others contradicts its parent: the names

@@ -3,7 +3,9 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{Program, RawClient, RoutedFleet, RouterQueries, eventually, chat_message, words};
+use crate::harness::{
+    Program, RawClient, RoutedFleet, RouterQueries, chat_message, eventually, words,
+};
 
 /// The tokens that the router expects to be cached for a prompt.
 fn predicted(router: &Program, prompt: &[u32]) -> u64 {

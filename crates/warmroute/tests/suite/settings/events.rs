@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     event_publisher::{EventPublisher, blocks},
-    harness::{Program, RawClient, RoutedFleet, RouterQueries, eventually, chat_message, words},
+    harness::{Program, RawClient, RoutedFleet, RouterQueries, chat_message, eventually, words},
 };
 
 /// The row of worker `a` in a dry run of this prompt.
