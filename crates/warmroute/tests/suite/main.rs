@@ -54,6 +54,7 @@ mod response_cache;
 mod route_api;
 mod routing;
 mod sdk;
+mod session_hashes;
 mod sessions;
 mod settings;
 mod shared_prefixes;
