@@ -105,7 +105,7 @@ impl KvIndex {
     /// Sets the size of a target's own blocks, as long as its events have not shown it. Blocks of
     /// another size in other tiers than the device are cut into blocks of this size.
     pub fn expect_block_size(&self, target: Target, size: BlockSize) {
-        self.with(|books, core| books.expect_block_size(core, target, size));
+        self.with(|state, core| state.expect_block_size(core, target, size));
     }
 
     /// Applies one update of a target's stream.

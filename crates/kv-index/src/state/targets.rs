@@ -98,8 +98,8 @@ impl TargetTable {
         Some(slot)
     }
 
-    /// Retires a slot and gives its target an empty one with the same model, block size and trust; `None`
-    /// without a change if all slots are used.
+    /// Retires a slot and gives its target an empty one with the same model, block size and trust;
+    /// `None` without a change if all slots are used.
     pub(crate) fn replace(&mut self, slot: u32) -> Option<u32> {
         let TargetState {
             target,
