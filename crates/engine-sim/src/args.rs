@@ -154,6 +154,9 @@ pub(crate) struct EventArgs {
     /// Publish no events.
     #[arg(long)]
     pub(crate) no_kv_events: bool,
+    /// vLLM's flag, with its fields and defaults; replaces the flags above.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) kv_events_config: Option<String>,
     /// Events as maps (vLLM 0.24 and later) or as arrays.
     #[arg(long, value_enum, default_value_t = EventFormat::Map)]
     pub(crate) event_format: EventFormat,

@@ -4,6 +4,7 @@ mod api;
 mod batch;
 mod error;
 mod events;
+mod vllm_events;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -135,6 +136,7 @@ fn adapters(names: &[String]) -> Vec<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use contract_id::contract;
 
     use super::*;
 
@@ -175,6 +177,38 @@ mod tests {
         assert_eq!(events.events.to_string(), "tcp://127.0.0.1:5557");
         assert_eq!(events.replay.unwrap().to_string(), "tcp://127.0.0.1:5558");
         assert_eq!(events.buffer_steps, 10_000);
+    }
+
+    #[test]
+    #[contract("V18")]
+    fn the_flag_of_vllm_sets_the_events_with_its_defaults() {
+        let events = |json: &str| {
+            config(&format!("--kv-events-config {json}"))
+                .unwrap()
+                .events
+        };
+        let enabled = events(r#"{"enable_kv_cache_events":true}"#).unwrap();
+        assert_eq!(enabled.events.to_string(), "tcp://*:5557");
+        assert!(enabled.replay.is_none());
+        assert_eq!((enabled.buffer_steps, enabled.topic.as_str()), (10_000, ""));
+        assert!(events("{}").is_none(), "off by default");
+        assert!(events(r#"{"enable_kv_cache_events":true,"publisher":"null"}"#).is_none());
+        let all = events(
+            r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:7000","replay_endpoint":"tcp://127.0.0.1:7100","buffer_steps":5,"hwm":1,"max_queue_size":2,"topic":"kv@a"}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (all.events.to_string(), all.replay.unwrap().to_string()),
+            (
+                "tcp://127.0.0.1:7000".to_owned(),
+                "tcp://127.0.0.1:7100".to_owned()
+            )
+        );
+        assert_eq!((all.buffer_steps, all.topic.as_str()), (5, "kv@a"));
+        for wrong in ["x", "{\"enable\":true}", "{\"publisher\":\"nats\"}"] {
+            let error = config(&format!("--kv-events-config {wrong}")).unwrap_err();
+            assert!(error.starts_with("--kv-events-config"), "{error}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use kv_blocks::{DpRank, HashScheme, IndexUpdate, Target, Tier, WorkerId};
+use kv_blocks::{BlockSize, DpRank, HashScheme, IndexUpdate, Target, Tier, WorkerId};
 use kv_events::standard::{
     EnvelopeChange, EnvelopeNormaliser, EnvelopeUpdate, EventRejection, HashKeyedUpdate,
     StandardChange, StandardEvent, StreamKey, StreamOutput,
@@ -255,12 +255,16 @@ impl EnvelopeIndex {
 pub struct EnvelopeSink {
     index: Arc<KvIndex>,
     envelopes: Mutex<EnvelopeIndex>,
+    /// Size of the publisher's blocks.
+    block_size: Option<BlockSize>,
 }
 
 impl EnvelopeSink {
     /// Creates the sink of one publisher.
     pub fn new(spec: StandardSinkSpec, index: Arc<KvIndex>) -> Self {
+        let size = spec.registration.block_size;
         Self {
+            block_size: size.and_then(|size| BlockSize::new(size.into()).ok()),
             envelopes: Mutex::new(EnvelopeIndex::new(spec, Arc::clone(&index))),
             index,
         }
@@ -270,6 +274,9 @@ impl EnvelopeSink {
 impl BlockSink for EnvelopeSink {
     fn register(&self, target: Target, model: &Arc<str>) {
         self.index.register(target, Arc::clone(model));
+        if let Some(size) = self.block_size {
+            self.index.expect_block_size(target, size);
+        }
     }
 
     fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {

@@ -9,7 +9,6 @@ use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState, frames,
     standard::{EventRejection, StandardChange, StreamOutput},
 };
-use kv_index::UpdateOutcome;
 use net::Clock;
 
 use crate::{
@@ -156,20 +155,17 @@ impl StreamDriver {
 
     fn apply(&mut self, mut update: IndexUpdate, label: Option<&str>) {
         self.spec.defaults.fill(&mut update);
-        let done = if let Some((found, known)) = self.spec.defaults.refuse(&update) {
+        if let Some((found, expected)) = self.spec.defaults.refuse(&update) {
             self.other_block_size += 1;
-            self.record_fault(format!(
-                "its events have blocks of {found} tokens, expected are {known}: set block_size to what the engine uses"
+            self.sequencer
+                .reject(&EventRejection::OtherBlockSize { found, expected });
+            return self.record_fault(format!(
+                "its events have blocks of {found} tokens, expected are {expected}: set block_size to what the engine uses"
             ));
-            UpdateOutcome {
-                ignored: 1,
-                ..UpdateOutcome::default()
-            }
-        } else {
-            match label {
-                Some(label) => self.sink.apply_labelled(self.spec.target, &update, label),
-                None => self.sink.apply(self.spec.target, &update),
-            }
+        }
+        let done = match label {
+            Some(label) => self.sink.apply_labelled(self.spec.target, &update, label),
+            None => self.sink.apply(self.spec.target, &update),
         };
         match &update {
             IndexUpdate::Stored(StoredBlocks { tier, .. })
@@ -278,13 +274,13 @@ impl EventDefaults {
         }
     }
 
-    /// Returns the block size of the update and the configured one, in tokens, if they differ.
+    /// Returns the block size of the update and the configured one, in tokens, if they differ. Other
+    /// tiers may hold chunks of any size, which the index cuts into blocks.
     fn refuse(&self, update: &IndexUpdate) -> Option<(u32, u32)> {
-        let (IndexUpdate::Stored(StoredBlocks { block_size, .. }), Some(known)) =
-            (update, self.block_size)
-        else {
+        let (IndexUpdate::Stored(stored), Some(known)) = (update, self.block_size) else {
             return None;
         };
-        (*block_size != known).then(|| (block_size.tokens(), known.tokens()))
+        let differs = stored.tier == Tier::Device && stored.block_size != known;
+        differs.then(|| (stored.block_size.tokens(), known.tokens()))
     }
 }

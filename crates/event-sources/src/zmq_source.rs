@@ -79,8 +79,8 @@ pub struct EventDefaults {
     pub lora: Option<Arc<str>>,
     /// The salt of sequences that name none.
     pub salt: Option<Arc<str>>,
-    /// Tokens per block. Blocks of another size are counted and rejected: no lookup would find
-    /// them.
+    /// Tokens per block. Blocks of another size on the device are counted and rejected: no lookup
+    /// would find them.
     pub block_size: Option<BlockSize>,
 }
 

@@ -258,6 +258,41 @@ mod tests {
         assert_eq!(chain, [SequenceHash(first), SequenceHash(second)]);
     }
 
+    /// Vectors computed apart from this code, in Python, from the rule as contract V8 gives it.
+    #[test]
+    #[contract("V8", "V10")]
+    fn fnv_chains_equal_the_golden_vectors() {
+        let sequence: Vec<u32> = (1000..1064).collect();
+        let cases: [(&[u32], u64, &[u64]); 4] = [
+            (
+                &[7, 8, 9, 10, 11],
+                2,
+                &[587_823_138_564_396_042, 18_208_641_285_018_429_652],
+            ),
+            (
+                &[u32::MAX, 0, 151_643, 7],
+                2,
+                &[94_450_425_202_322_666, 10_772_619_337_088_811_461],
+            ),
+            (&[0], 1, &[12_638_153_115_695_167_455]),
+            (
+                &sequence,
+                16,
+                &[
+                    11_189_111_782_650_123_573,
+                    13_911_601_164_354_950_954,
+                    4_095_193_555_766_925_147,
+                    966_674_435_487_858_628,
+                ],
+            ),
+        ];
+        for (tokens, size, hashes) in cases {
+            let size = BlockSize::new(size).unwrap();
+            let expected: Vec<_> = hashes.iter().copied().map(SequenceHash).collect();
+            assert_eq!(HashScheme::Fnv1a.chain(None, tokens, size), expected);
+        }
+    }
+
     #[test]
     fn a_chain_extended_from_its_middle_equals_the_whole() {
         let tokens: Vec<u32> = (0..4096).map(|i| i * 7 + 1).collect();

@@ -6,7 +6,7 @@ mod lookups;
 
 use std::sync::Arc;
 
-use kv_blocks::{IndexUpdate, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
+use kv_blocks::{BlockSize, IndexUpdate, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -100,6 +100,12 @@ impl KvIndex {
             self.clear(target);
         }
         self.with(|state, core| state.register(core, target, model));
+    }
+
+    /// Sets the size of a target's own blocks, as long as its events have not shown it. Blocks of
+    /// another size in other tiers than the device are cut into blocks of this size.
+    pub fn expect_block_size(&self, target: Target, size: BlockSize) {
+        self.with(|state, core| state.expect_block_size(core, target, size));
     }
 
     /// Applies one update of a target's stream.

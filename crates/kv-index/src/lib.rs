@@ -41,6 +41,7 @@
 //! | `writer` | creation, growth and removal of runs | the writer |
 //! | `state` | targets, events, speculative entries, budget | the writer |
 //! | `engine_hashes`, `orphans`, `copies` | engine hashes, waiting blocks, copies | the writer |
+//! | `chunks` | blocks of another size than the target's | the writer |
 //! | `changes` | the change feed | [`KvIndex::subscribe`] |
 //! | `snapshot` | the file | [`KvIndex::save`], [`KvIndex::load`] |
 //!
@@ -73,6 +74,9 @@
 //! **Orphans.** A block behind an unknown parent waits, bounded, until the parent arrives; it is
 //! never taken for the beginning of a sequence.
 //!
+//! **Chunks.** Blocks of another size than the target's own, outside its device, are cut into its own
+//! blocks, and credited there.
+//!
 //! **Trust.** A target whose announcements proved wrong can be limited to its predictions, see
 //! [`KvIndex::trust`].
 #![doc = include_str!("lookup/PROTOCOL.md")]
@@ -80,6 +84,7 @@
 mod arena;
 mod atomic;
 mod changes;
+mod chunks;
 mod copies;
 mod engine_hashes;
 mod export;

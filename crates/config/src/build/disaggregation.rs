@@ -27,3 +27,44 @@ pub(super) fn check_role(
         ));
     }
 }
+
+/// Checks the workers together: none may be behind a Unix socket where others of its model hand
+/// over caches. `places` are their positions among the `entries`. Source: contract V37.
+pub(super) fn check_sockets(
+    workers: &[WorkerEntry],
+    places: &[usize],
+    entries: &[CheckedValue],
+    problems: &mut Vec<ProblemDraft>,
+) {
+    let in_pools = |worker: &&WorkerEntry| worker.role != Role::Unified;
+    for (worker, at) in workers.iter().zip(places) {
+        let url = worker.url.as_str();
+        if worker.role != Role::Unified || !url.starts_with("unix:") {
+            continue;
+        }
+        let Some(other) = workers
+            .iter()
+            .filter(in_pools)
+            .find(|other| may_share_a_model(worker, other))
+        else {
+            continue;
+        };
+        let message = format!(
+            "a worker behind a Unix socket beside the {} worker `{}`: KV caches are handed over between hosts and ports",
+            other.role.as_str(),
+            other.name
+        );
+        let draft = ProblemDraft::new(format!("workers[{at}].url"), message)
+            .value(url.into())
+            .expected("http://HOST:PORT, or workers[].models that the two do not share");
+        let entry = &entries[*at];
+        problems.push(problem_at(draft, entry.key("url"), entry));
+    }
+}
+
+/// Returns whether two workers may serve the same model: one without a list may serve any.
+fn may_share_a_model(one: &WorkerEntry, other: &WorkerEntry) -> bool {
+    one.models.is_empty()
+        || other.models.is_empty()
+        || one.models.iter().any(|model| other.models.contains(model))
+}

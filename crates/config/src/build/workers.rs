@@ -20,6 +20,7 @@ pub(super) fn workers(
     let default_topic = root.key("kv_events").key("topic_filter").clone();
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut workers = Vec::new();
+    let mut places = Vec::new();
     for (at, entry) in root.key_mut("workers").items_mut().iter_mut().enumerate() {
         let Value::WorkerUrl { url, host_port } = entry.key("url").value.clone() else {
             continue;
@@ -61,7 +62,10 @@ pub(super) fn workers(
         disaggregation::check_role(&worker, entry, at, problems);
         tls::check_worker(entry, &url, at, problems);
         workers.push(worker);
+        places.push(at);
     }
+    let entries = root.key("workers").items();
+    disaggregation::check_sockets(&workers, &places, entries, problems);
     workers
 }
 

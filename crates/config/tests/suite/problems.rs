@@ -703,6 +703,34 @@ fn a_unix_socket_with_a_prefill_or_decode_role_is_rejected_with_the_reason() {
 }
 
 #[test]
+#[contract("V37")]
+fn a_unix_socket_beside_prefill_or_decode_workers_of_its_model_is_rejected() {
+    let config = |models: &str, role: &str, other_models: &str| {
+        format!(
+            "workers:\n  - {{name: e, url: \"unix:///run/e.sock\", models: [{models}]}}\n  - {{name: p, url: \
+             \"http://h:1\", role: {role}, models: [{other_models}]}}\n"
+        )
+    };
+    for (models, role, other_models) in [
+        ("", "prefill", ""),
+        ("", "decode", "m"),
+        ("m", "prefill", ""),
+        ("m, n", "prefill", "n"),
+    ] {
+        let found = problem(&config(models, role, other_models));
+        assert_eq!(
+            (found.path.as_str(), found.line),
+            ("workers[0].url", Some(2)),
+            "{found}"
+        );
+        let reason = format!("beside the {role} worker `p`: KV caches are handed over");
+        assert!(found.message.contains(&reason), "{found}");
+    }
+    settings(&config("m", "prefill", "n"));
+    settings(&config("", "unified", ""));
+}
+
+#[test]
 #[contract("V25")]
 fn an_invalid_session_header_name_is_rejected_with_the_expected_form() {
     for bad in ["x session", "\"\"", "x-sessi\u{f6}n", "\"a:b\""] {

@@ -186,6 +186,15 @@ fn headers_of_the_other_router_are_off_by_default() {
 }
 
 #[test]
+#[contract("DY5", "DY6", "DY7")]
+fn predictions_have_the_defaults_of_dynamo() {
+    let prediction = settings("").kv_events.prediction;
+    assert_eq!(prediction.ttl, Duration::from_secs(120));
+    assert_eq!(prediction.max_blocks, 1_048_576);
+    assert_eq!(prediction.prune_target_ratio, 0.8);
+}
+
+#[test]
 #[contract("CH29")]
 fn the_log_defaults_to_info_without_colours_and_json_off_a_terminal() {
     let usual = settings("").logging;

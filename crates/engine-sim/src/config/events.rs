@@ -2,7 +2,7 @@
 
 use zmtp::Endpoint;
 
-use super::error::EngineError;
+use super::{error::EngineError, vllm_events};
 use crate::{EventFormat, HashFormat, ReplayFormat, args::EventArgs};
 
 /// The settings of event publishing.
@@ -21,6 +21,7 @@ pub(crate) struct EventSettings {
 impl EventSettings {
     /// Returns the settings for so many ranks; `None`: nothing is published.
     pub(super) fn new(args: EventArgs, dp_size: u32) -> Result<Option<Self>, EngineError> {
+        let args = vllm_events::applied(args)?;
         if args.no_kv_events {
             return Ok(None);
         }

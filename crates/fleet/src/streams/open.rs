@@ -60,6 +60,14 @@ impl StreamOwner<'_> {
         }
     }
 
+    /// Returns the properties of its blocks that are configured.
+    fn defaults(&self) -> EventDefaults {
+        EventDefaults {
+            block_size: self.settings.block_size,
+            ..EventDefaults::default()
+        }
+    }
+
     /// Claims an endpoint: one publisher's events must not be credited to two workers.
     fn claim(&self, endpoint: &str) -> Result<(), String> {
         self.worker_table.claim(endpoint, self.id).map_err(|holder| {
@@ -83,6 +91,7 @@ impl StreamOwner<'_> {
         );
         spec.replay_endpoint = replay_endpoint;
         spec.topic.clone_from(&publisher.topic);
+        spec.defaults = self.defaults();
         spec.settings = self.settings.source_settings();
         Ok(ZmqSource::spawn(
             spec,
@@ -101,7 +110,7 @@ impl StreamOwner<'_> {
                 id: self.id,
                 worker: Arc::clone(self.name),
                 model: Arc::clone(self.model),
-                defaults: EventDefaults::default(),
+                defaults: self.defaults(),
             },
             topic: self.settings.topic().unwrap_or_default().to_owned(),
             alone: self.settings.bound_alone,
@@ -197,6 +206,7 @@ impl StreamOwner<'_> {
             subject,
         );
         spec.replay = self.settings.wants_replay();
+        spec.defaults = self.defaults();
         spec.credentials = self.token()?.as_deref().map(parsed).transpose()?;
         spec.topic = self.settings.topic().unwrap_or_default().to_owned();
         spec.settings = self.settings.source_settings();

@@ -50,6 +50,8 @@ pub(crate) struct Supervisor {
     check: Option<BoxFuture<'static, CheckFinding>>,
     side_request: Option<BoxFuture<'static, SideFinding>>,
     streams_read_at: Moment,
+    /// Whether a block size of its events that is not the configured one has been reported.
+    other_block_size_reported: bool,
 }
 
 impl Supervisor {
@@ -76,6 +78,7 @@ impl Supervisor {
             check: None,
             side_request: None,
             streams_read_at: Moment::START,
+            other_block_size_reported: false,
         }
     }
 
@@ -199,6 +202,7 @@ impl Supervisor {
         let old = &self.checker.config.streams;
         if config.streams.differ_from(old) {
             self.streams.stop_and_forget().await;
+            self.other_block_size_reported = false;
             let enabled = config.streams.enabled();
             self.worker_table
                 .change(config.id, |entry| entry.events_enabled = enabled);
@@ -216,10 +220,21 @@ impl Supervisor {
         self.learn_block_size();
     }
 
-    /// Takes the block size from the worker's own events, where none is configured.
-    fn learn_block_size(&self) {
+    /// Takes the block size from the worker's own events, where none is configured. A configured one
+    /// that differs is reported.
+    fn learn_block_size(&mut self) {
         let config = &self.checker.config;
-        if config.block_size.is_some() {
+        if let Some(configured) = config.block_size {
+            let announced = self
+                .worker_table
+                .with(config.id, |entry| entry.announced_block_size())
+                .flatten();
+            if let Some(found) = announced.filter(|found| *found != configured)
+                && !std::mem::replace(&mut self.other_block_size_reported, true)
+            {
+                warn!(worker = %config.name, configured = configured.tokens(), found = found.tokens(),
+                    "its events have blocks of another size than configured and are not credited: set workers[].block_size to what the engine uses");
+            }
             return;
         }
         if let Some(size) = self.worker_table.learn_block_size(config.id) {

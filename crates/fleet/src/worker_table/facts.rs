@@ -23,6 +23,10 @@ impl WorkerTable {
             entry.identify(found, configured);
             for target in entry.view.targets() {
                 self.index.register(target, Arc::clone(&found.base));
+                if entry.view.cache.block_size_known {
+                    let size = entry.view.cache.block_size;
+                    self.index.expect_block_size(target, size);
+                }
                 if entry.distrusted.contains(&target.rank) {
                     self.index.trust(target, false);
                 }

@@ -1,11 +1,12 @@
-//! LMCache beside vLLM on one stream: its duplicate announcements and other block sizes are
-//! harmless.
+//! LMCache beside vLLM on one stream: its chunks count as the engine's blocks, and its duplicate
+//! announcements are harmless.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
 use contract_id::contract;
 use kv_blocks::{
-    BlockSize, DpRank, HashScheme, IndexUpdate, Moment, Namespace, PromptIdentity, Target, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Namespace, PromptIdentity,
+    RemovedBlocks, StoredBlocks, Target, Tier, WorkerId,
 };
 use kv_events::vllm::{Normaliser, VllmEvent, decode};
 use kv_index::{IndexSettings, KvIndex, Overlap};
@@ -71,23 +72,42 @@ fn found(index: &KvIndex, size: u64) -> Vec<Overlap> {
     )
 }
 
+/// Stores the prompt 1..=256 in blocks of 16 tokens in host memory, as an engine would announce them
+/// itself.
+fn own_events(index: &KvIndex) {
+    for target in TARGETS {
+        let stored = StoredBlocks {
+            hashes: (1..=16).map(EngineHash).collect(),
+            parent: None,
+            tokens: (1..=256).collect(),
+            block_size: BlockSize::new(16).unwrap(),
+            lora: None,
+            salt: None,
+            tier: Tier::Host,
+        };
+        index.apply(target, &IndexUpdate::Stored(stored));
+    }
+}
+
 #[test]
 #[contract("V17", "V47")]
-fn chunks_do_not_change_the_engines_blocks_and_count_in_their_own_size() {
+fn chunks_give_the_same_credit_as_the_engines_own_events() {
+    let device = events("vllm_0_24_stored_root_map.msgpack");
     let own = index();
-    apply(&own, &events("vllm_0_24_stored_root_map.msgpack"));
-    let both = index();
+    apply(&own, &device);
+    own_events(&own);
+    let with_chunks = index();
+    // Also repeated: duplicates change nothing.
     for _ in 0..3 {
-        apply(&both, &events("vllm_0_24_stored_root_map.msgpack"));
-        apply(&both, &events("lmcache_stored_cpu.msgpack"));
+        apply(&with_chunks, &device);
+        apply(&with_chunks, &events("lmcache_stored_cpu.msgpack"));
+        assert_eq!(found(&with_chunks, 16), found(&own, 16));
     }
-    assert_eq!(found(&both, 16), found(&own, 16));
-    assert_eq!(found(&both, 16)[1].present, [4, 0, 0, 0]);
-    let chunks = found(&both, 256);
-    assert_eq!(
-        chunks.iter().map(|found| found.present).collect::<Vec<_>>(),
-        [[0, 1, 0, 0]; 2]
-    );
+    for overlap in found(&with_chunks, 16) {
+        assert_eq!((overlap.blocks.device, overlap.blocks.host), (4, 12));
+        assert_eq!(overlap.present, [4, 16, 0, 0]);
+    }
+    assert_eq!(found(&with_chunks, 256), [], "no block of the chunk's size");
 }
 
 #[test]
@@ -107,9 +127,9 @@ fn a_chunk_with_the_hash_of_an_engine_block_does_not_prevent_its_removal() {
     let index = index();
     apply(&index, &events("vllm_0_24_stored_root_map.msgpack"));
     apply(&index, &chunk);
-    let removed = kv_blocks::RemovedBlocks {
+    let removed = RemovedBlocks {
         hashes: vec![block.block_hashes[3]],
-        tier: kv_blocks::Tier::Device,
+        tier: Tier::Device,
     };
     index.apply(TARGETS[0], &IndexUpdate::Removed(removed));
     let present = |size| {
@@ -118,10 +138,9 @@ fn a_chunk_with_the_hash_of_an_engine_block_does_not_prevent_its_removal() {
             .map(|found| found.present)
             .collect::<Vec<_>>()
     };
-    assert_eq!(present(16), [[3, 0, 0, 0], [4, 0, 0, 0]]);
     assert_eq!(
-        present(256),
-        [[0, 1, 0, 0]; 2],
+        present(16),
+        [[3, 16, 0, 0], [4, 16, 0, 0]],
         "the chunk is still in host memory"
     );
 }

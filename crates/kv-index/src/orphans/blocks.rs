@@ -7,6 +7,8 @@ use kv_blocks::{EngineHash, Namespace, SequenceHash, StoredBlocks, Tier};
 pub(crate) enum OrphanBlocks {
     /// By engine hash, with their tokens.
     Named(StoredBlocks),
+    /// Chunks, by their hashes, with their tokens.
+    Chunks(StoredBlocks),
     /// By rolling hash.
     Hashed(HashKeyedBlocks),
 }
@@ -23,12 +25,14 @@ pub(crate) struct HashKeyedBlocks {
     pub(crate) tier: Tier,
 }
 
-/// Scope in which a number stands for one block of a target: engine hashes of one block size, or
-/// rolling hashes of one namespace.
+/// Scope in which a number stands for one block of a target: engine hashes of one block size, hashes
+/// of chunks, or rolling hashes of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NumberScope {
     /// Engine hashes of blocks with this many tokens.
     Size(u32),
+    /// Hashes of chunks, whatever their number of tokens.
+    Chunks,
     /// Rolling hashes in the namespace with this key.
     Space(u64),
 }
@@ -45,7 +49,7 @@ pub(crate) enum NumberSet {
 impl OrphanBlocks {
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Named(stored) => stored.hashes.len(),
+            Self::Named(stored) | Self::Chunks(stored) => stored.hashes.len(),
             Self::Hashed(hashed) => hashed.hashes.len(),
         }
     }
@@ -53,7 +57,7 @@ impl OrphanBlocks {
     /// Returns whether the blocks have a parent and would be valid.
     pub(super) fn is_sound(&self) -> bool {
         let fits = match self {
-            Self::Named(stored) => {
+            Self::Named(stored) | Self::Chunks(stored) => {
                 stored.tokens.len() == stored.hashes.len().saturating_mul(stored.block_size.len())
             }
             Self::Hashed(_) => true,
@@ -63,7 +67,7 @@ impl OrphanBlocks {
 
     pub(super) fn parent(&self) -> Option<u64> {
         match self {
-            Self::Named(stored) => stored.parent.map(|parent| parent.0),
+            Self::Named(stored) | Self::Chunks(stored) => stored.parent.map(|parent| parent.0),
             Self::Hashed(hashed) => hashed.parent.map(|parent| parent.0),
         }
     }
@@ -71,14 +75,14 @@ impl OrphanBlocks {
     /// Returns the number of block `at`.
     pub(super) fn number(&self, at: u32) -> u64 {
         match self {
-            Self::Named(stored) => stored.hashes[at as usize].0,
+            Self::Named(stored) | Self::Chunks(stored) => stored.hashes[at as usize].0,
             Self::Hashed(hashed) => hashed.hashes[at as usize].0,
         }
     }
 
     pub(super) fn tier(&self) -> Tier {
         match self {
-            Self::Named(stored) => stored.tier,
+            Self::Named(stored) | Self::Chunks(stored) => stored.tier,
             Self::Hashed(hashed) => hashed.tier,
         }
     }
@@ -86,13 +90,14 @@ impl OrphanBlocks {
     pub(super) fn scope(&self) -> NumberScope {
         match self {
             Self::Named(stored) => NumberScope::Size(stored.block_size.tokens()),
+            Self::Chunks(_) => NumberScope::Chunks,
             Self::Hashed(hashed) => NumberScope::Space(hashed.space),
         }
     }
 
     pub(super) fn numbers(&self) -> NumberSet {
         match self {
-            Self::Named(_) => NumberSet::Names,
+            Self::Named(_) | Self::Chunks(_) => NumberSet::Names,
             Self::Hashed(hashed) => NumberSet::Space(hashed.space),
         }
     }
@@ -101,8 +106,9 @@ impl OrphanBlocks {
     /// and salt from their parent.
     pub(super) fn may_be_of(&self, namespace: &Namespace) -> bool {
         match self {
-            Self::Named(stored) => {
-                stored.block_size == namespace.block_size
+            Self::Named(stored) | Self::Chunks(stored) => {
+                let same_size = stored.block_size == namespace.block_size;
+                (same_size || matches!(self, Self::Chunks(_)))
                     && (stored.lora.is_none() || stored.lora == namespace.lora)
                     && (stored.salt.is_none() || stored.salt == namespace.salt)
             }
@@ -119,9 +125,9 @@ impl OrphanBlocks {
         };
         let range = start as usize..end as usize;
         match self {
-            Self::Named(stored) => {
+            Self::Named(stored) | Self::Chunks(stored) => {
                 let size = stored.block_size.len();
-                Self::Named(StoredBlocks {
+                let part = StoredBlocks {
                     hashes: stored.hashes[range.clone()].to_vec(),
                     parent: parent.map(EngineHash),
                     tokens: stored.tokens[range.start * size..range.end * size].to_vec(),
@@ -129,7 +135,12 @@ impl OrphanBlocks {
                     lora: stored.lora.clone(),
                     salt: stored.salt.clone(),
                     tier: stored.tier,
-                })
+                };
+                if matches!(self, Self::Named(_)) {
+                    Self::Named(part)
+                } else {
+                    Self::Chunks(part)
+                }
             }
             Self::Hashed(hashed) => Self::Hashed(HashKeyedBlocks {
                 namespace: hashed.namespace.clone(),
@@ -143,7 +154,7 @@ impl OrphanBlocks {
 
     pub(super) fn shrink_to_fit(&mut self) {
         match self {
-            Self::Named(stored) => {
+            Self::Named(stored) | Self::Chunks(stored) => {
                 stored.hashes.shrink_to_fit();
                 stored.tokens.shrink_to_fit();
             }
@@ -154,7 +165,7 @@ impl OrphanBlocks {
     /// Returns the bytes of tokens and texts.
     pub(super) fn own_bytes(&self) -> usize {
         let (texts, tokens) = match self {
-            Self::Named(stored) => (
+            Self::Named(stored) | Self::Chunks(stored) => (
                 [None, stored.lora.as_ref(), stored.salt.as_ref()],
                 stored.tokens.len(),
             ),

@@ -40,7 +40,7 @@ fn insert(orphans: &mut Orphans, slot: u32, stored: StoredBlocks) {
 
 fn arrived_of(orphans: &mut Orphans, slot: u32, name: u64, size: BlockSize) -> Vec<StoredBlocks> {
     let named = |late| match late {
-        OrphanBlocks::Named(stored) => stored,
+        OrphanBlocks::Named(stored) | OrphanBlocks::Chunks(stored) => stored,
         OrphanBlocks::Hashed(hashed) => panic!("{hashed:?} has no names"),
     };
     orphans

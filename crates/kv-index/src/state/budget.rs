@@ -31,6 +31,8 @@ impl EvictionEffort {
 
 /// Attempts after which half as many blocks are tried.
 const TRIES: u32 = 4;
+/// Chunks of cleared targets that are freed at once.
+const CHUNKS: usize = 1024;
 /// Blocks that take one line.
 const SHORT: usize = 8;
 
@@ -45,6 +47,7 @@ impl IndexState {
             // Many short-lived arrays: the allocator retains about a quarter more.
             + self.names.bytes() / 4 * 5
             + self.orphans.bytes()
+            + self.chunks.bytes()
             + self.speculative.bytes()
             + self.targets.copies_bytes()
     }
@@ -77,10 +80,12 @@ impl IndexState {
     fn drop_something(&mut self, core: &SharedIndex) -> bool {
         let before = self.reserve_extra();
         self.names.tidy();
+        self.chunks.tidy(CHUNKS);
         self.reserve_extra() < before
             || self.drop_oldest_speculation(core, None)
             || self.orphans.drop_oldest()
             || self.shed_oldest(core)
+            || self.forget_oldest_chunk(core)
     }
 
     /// Sheds the oldest run; returns whether there was one.

@@ -155,8 +155,12 @@ impl IndexState {
                 self.targets.get_mut(slot).torn = false;
                 self.names.clear(slot);
                 self.orphans.clear(slot);
+                self.chunks.clear(slot);
             }
-            ClearScope::Tier(tier) => self.orphans.clear_tier(slot, *tier),
+            ClearScope::Tier(tier) => {
+                self.orphans.clear_tier(slot, *tier);
+                self.chunks.clear_tier(slot, *tier);
+            }
             ClearScope::Stream(tier, namespace) => {
                 self.orphans.clear_stream(slot, namespace, *tier)
             }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target};
+use kv_blocks::{
+    BlockSize, EngineHash, Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target,
+};
 
 use super::{IndexState, storing::BlockChain};
 use crate::{
     UpdateOutcome,
     lookup::SharedIndex,
-    namespaces::RunNamespace,
+    namespaces::{NamespaceId, RunNamespace},
     orphans::{HashKeyedBlocks, NumberScope, OrphanBlocks},
     table::BlockRef,
     writer::ChainPart,
@@ -35,21 +37,40 @@ impl IndexState {
         let Some(slot) = self.targets.find(target) else {
             return refused;
         };
-        let size = stored.block_size;
-        let fits = stored.tokens.len() == stored.hashes.len().saturating_mul(size.len());
-        if !fits || self.targets.get(slot).model.is_none() || !self.names.admits(slot, size) {
+        let size = stored.block_size.len();
+        let fits = stored.tokens.len() == stored.hashes.len().saturating_mul(size);
+        if !fits || self.targets.get(slot).model.is_none() {
             return refused;
         }
-        let applied = self.apply_named(core, slot, stored);
+        self.learn_block_size(slot, stored);
+        let applied = self.store_or_cut(core, slot, stored);
         self.graft(core, slot);
         applied
+    }
+
+    /// Stores blocks, or chunks cut into blocks.
+    fn store_or_cut(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        stored: &StoredBlocks,
+    ) -> UpdateOutcome {
+        if self.is_chunk(core, slot, stored) {
+            self.store_chunks(core, slot, stored)
+        } else if self.names.admits(slot, stored.block_size) {
+            self.apply_named(core, slot, stored)
+        } else {
+            UpdateOutcome::applied(0, stored.hashes.len())
+        }
     }
 
     /// Applies orphans whose parents were stored just now, and the orphans behind those.
     fn graft(&mut self, core: &SharedIndex, slot: u32) {
         while let Some(late) = self.arrived.pop_front() {
             match late {
-                OrphanBlocks::Named(stored) => self.apply_named(core, slot, &stored),
+                OrphanBlocks::Named(stored) | OrphanBlocks::Chunks(stored) => {
+                    self.store_or_cut(core, slot, &stored)
+                }
                 OrphanBlocks::Hashed(hashed) => self.store_hashed(core, slot, hashed),
             };
         }
@@ -67,9 +88,10 @@ impl IndexState {
         }
         if let Some((names, size)) = chain.names {
             for name in &names[..done] {
-                let scope = NumberScope::Size(size.tokens());
-                self.arrived
-                    .extend(self.orphans.arrived(slot, scope, name.0));
+                for scope in [NumberScope::Size(size.tokens()), NumberScope::Chunks] {
+                    self.arrived
+                        .extend(self.orphans.arrived(slot, scope, name.0));
+                }
             }
         }
     }
@@ -183,14 +205,7 @@ impl IndexState {
             };
             return ParentRef::Known(self.namespaces.enter(&namespace), None);
         };
-        // The parent's engine hash from another target counts only if the two are known to share
-        // names.
-        let known = self.names.resolve(slot, parent, stored.block_size);
-        let known =
-            known.filter(|known| known.proven || self.writer.holds(core, known.block_ref, slot));
-        let Some((block_ref, id)) = known
-            .and_then(|known| Some((known.block_ref, self.writer.space(known.block_ref.run)?)))
-        else {
+        let Some((block_ref, id)) = self.named_parent(core, slot, parent, stored.block_size) else {
             return ParentRef::Unknown;
         };
         // Adapter and salt are inherited. An event with others contradicts its parent: the names
@@ -206,5 +221,19 @@ impl IndexState {
         }
         self.namespaces.add_use(id);
         ParentRef::Known(self.namespaces.in_runs(id), Some(block_ref))
+    }
+
+    /// Returns the block that a target calls by this name, with its namespace. A name from another
+    /// target counts only if the two are known to share names.
+    pub(super) fn named_parent(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        name: EngineHash,
+        size: BlockSize,
+    ) -> Option<(BlockRef, NamespaceId)> {
+        let known = self.names.resolve(slot, name, size)?;
+        (known.proven || self.writer.holds(core, known.block_ref, slot)).then_some(())?;
+        Some((known.block_ref, self.writer.space(known.block_ref.run)?))
     }
 }

@@ -6,6 +6,7 @@ use super::{speculative_entries::SpeculativeEntries, targets::TargetTable};
 use crate::{
     IndexSettings,
     changes::{ChangeFeed, ChangeLog},
+    chunks::Chunks,
     engine_hashes::EngineHashTable,
     lookup::SharedIndex,
     namespaces::NamespaceTable,
@@ -17,6 +18,8 @@ use crate::{
 const BYTES_PER_NAMED_BLOCK: u64 = 48;
 /// Divisor of the budget for orphans.
 const ORPHANS_SHARE: u64 = 32;
+/// Divisor of the budget for chunks.
+const CHUNKS_SHARE: u64 = 16;
 
 /// State of the writer.
 #[derive(Debug)]
@@ -27,6 +30,7 @@ pub(crate) struct IndexState {
     pub(super) targets: TargetTable,
     pub(super) names: EngineHashTable,
     pub(super) orphans: Orphans,
+    pub(super) chunks: Chunks,
     /// Orphans whose parent arrived with the current store.
     pub(super) arrived: VecDeque<OrphanBlocks>,
     pub(super) speculative: SpeculativeEntries,
@@ -56,6 +60,7 @@ impl IndexState {
             targets: TargetTable::default(),
             names: EngineHashTable::new(secret, budget / BYTES_PER_NAMED_BLOCK),
             orphans: Orphans::new(budget / ORPHANS_SHARE),
+            chunks: Chunks::new(budget / CHUNKS_SHARE),
             arrived: VecDeque::new(),
             speculative: SpeculativeEntries::default(),
             counts: BlockCounts::default(),

@@ -7,6 +7,7 @@ mod budget;
 mod change_capture;
 #[cfg(test)]
 mod check;
+mod chunks;
 mod clearing;
 mod events;
 mod export;

@@ -73,6 +73,12 @@ impl IndexState {
                 self.names.remove_hash(slot, removed.hashes[at], size);
             }
         }
+        if !self.chunks.is_empty() {
+            // Last: it may free the blocks that the hashes above were resolved to.
+            for name in &removed.hashes {
+                known += u32::from(self.remove_chunk(core, slot, removed.tier, *name));
+            }
+        }
         self.apply_effects();
         // A hole may need more memory than the span it splits.
         self.stay_within_budget(core);
@@ -90,17 +96,7 @@ impl IndexState {
         let Some(slot) = self.targets.find(target) else {
             return UpdateOutcome::applied(0, hashes.len());
         };
-        let mut applied = 0;
-        let mut rest = hashes;
-        while let Some(first) = rest.first() {
-            let Some(block_ref) = self.writer.find(core, space, first.0) else {
-                rest = &rest[1..];
-                continue;
-            };
-            let (end, count) = self.writer.stretch(core, block_ref, rest);
-            rest = &rest[count..];
-            applied += self.remove_stretch(core, slot, tier, block_ref, end);
-        }
+        let mut applied = self.remove_known(core, (slot, tier), space, hashes);
         if !self.orphans.is_empty() {
             let waited = |hash: &&SequenceHash| {
                 self.orphans
@@ -111,6 +107,28 @@ impl IndexState {
         self.apply_effects();
         self.stay_within_budget(core);
         UpdateOutcome::applied(applied, hashes.len())
+    }
+
+    /// Removes the known ones of `hashes` from a tier of a slot; returns how many were there.
+    pub(super) fn remove_known(
+        &mut self,
+        core: &SharedIndex,
+        (slot, tier): (u32, Tier),
+        space: u64,
+        hashes: &[SequenceHash],
+    ) -> u32 {
+        let mut removed = 0;
+        let mut rest = hashes;
+        while let Some(first) = rest.first() {
+            let Some(block_ref) = self.writer.find(core, space, first.0) else {
+                rest = &rest[1..];
+                continue;
+            };
+            let (end, count) = self.writer.stretch(core, block_ref, rest);
+            rest = &rest[count..];
+            removed += self.remove_stretch(core, slot, tier, block_ref, end);
+        }
+        removed
     }
 
     /// Removes blocks of one run from a tier, from `first` to `last` in either direction; returns

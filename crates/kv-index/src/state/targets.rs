@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use kv_blocks::{Target, Tier, WorkerId};
+use kv_blocks::{BlockSize, Target, Tier, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{copies::Copies, runs::MAX_SLOTS};
@@ -15,6 +15,8 @@ use crate::{copies::Copies, runs::MAX_SLOTS};
 pub(crate) struct TargetState {
     pub(crate) target: Target,
     pub(crate) model: Option<Arc<str>>,
+    /// Size of its own blocks; `None` as long as nothing has shown it.
+    pub(crate) block_size: Option<BlockSize>,
     /// Whether lookups credit its announcements.
     pub(crate) trusted: bool,
     /// Whether its stream has had a loss since it was last cleared.
@@ -34,6 +36,7 @@ impl TargetState {
         Self {
             target,
             model: None,
+            block_size: None,
             trusted: true,
             torn: false,
             retired: false,
@@ -95,17 +98,19 @@ impl TargetTable {
         Some(slot)
     }
 
-    /// Retires a slot and gives its target an empty one with the same model and trust; `None`
-    /// without a change if all slots are used.
+    /// Retires a slot and gives its target an empty one with the same model, block size and trust;
+    /// `None` without a change if all slots are used.
     pub(crate) fn replace(&mut self, slot: u32) -> Option<u32> {
         let TargetState {
             target,
             ref model,
+            block_size,
             trusted,
             ..
         } = *self.get(slot);
         let fresh = self.add(TargetState {
             model: model.clone(),
+            block_size,
             trusted,
             ..TargetState::new(target)
         })?;

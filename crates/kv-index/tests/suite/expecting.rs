@@ -143,6 +143,25 @@ fn predictions_are_bounded_and_the_least_recently_used_are_evicted_first() {
 }
 
 #[test]
+#[contract("DY6", "DY7")]
+fn by_default_1048576_predicted_blocks_are_pruned_to_838860() {
+    let index = index();
+    let ttl = Duration::from_secs(120);
+    let all = chain(8192);
+    for prompt in 0..128 {
+        let namespace = salted(&prompt.to_string());
+        index.predict(target(0), &namespace, &all, NOW, ttl);
+    }
+    assert_eq!(index.stats().predicted, 1_048_576);
+    index.predict(target(0), &plain(), &all[..1], NOW, ttl);
+    // The first call prunes a part, and the housekeeping the rest.
+    index.expire(NOW);
+    // 0.8 of the bound, the new block included or on top.
+    let left = index.stats().predicted;
+    assert!((838_860..=838_861).contains(&left), "{left} blocks");
+}
+
+#[test]
 #[contract("DY4")]
 fn the_entries_of_a_refused_request_are_retracted() {
     let index = index();

@@ -236,7 +236,13 @@ fn models_and_block_sizes_are_kept_apart() {
         ..store(0..2)
     };
     put(&index, 0, chunk);
-    assert_eq!(index.blocks_per_tier(target(0)), [2, 1, 0, 0]);
+    assert_eq!(index.blocks_per_tier(target(0)), [2, 2, 0, 0]);
+    let of_its_size = Namespace {
+        block_size: big,
+        ..plain()
+    };
+    let hashes = HashScheme::default().chain(None, &tokens(0..2), big);
+    assert!(index.lookup(&of_its_size, &hashes, NOW).is_empty());
     index.apply(target(0), &remove(&[2], Tier::Host));
     assert_eq!(index.blocks_per_tier(target(0)), [2, 0, 0, 0]);
     assert_eq!(resident(&index, 0, &plain(), 2).device, 2);

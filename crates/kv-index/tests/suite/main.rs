@@ -11,6 +11,8 @@ mod against_a_model;
 mod against_the_oracle;
 mod budget;
 mod by_hash;
+mod chunk_order;
+mod chunks;
 mod copies;
 mod expecting;
 mod export;

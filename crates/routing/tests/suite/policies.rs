@@ -357,6 +357,34 @@ fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
 }
 
 #[test]
+#[contract("V23")]
+fn unconfirmed_blocks_weigh_as_gpu_blocks() {
+    let fleet = TestFleet::new(
+        2,
+        RoutingSettings {
+            policy: Policy::KvAware,
+            section: RoutingSection {
+                medium_weights: MediumWeights {
+                    gpu: 0.5,
+                    cpu: 0.25,
+                    disk: 0.125,
+                },
+                ..RoutingSection::default()
+            },
+            ..RoutingSettings::default()
+        },
+    );
+    let first = fleet.plan(NOW, &test_request(tokens(1, 40)));
+    let next = fleet.plan(at_ms(1), &test_request(tokens(1, 40)));
+    assert_eq!(next.decode.target, first.decode.target);
+    let row = next.decision.winning().unwrap();
+    assert_eq!(
+        ["device_blocks", "speculative_blocks", "weighted_blocks"].map(|name| row.terms.get(name)),
+        [Some(0.0), Some(40.0), Some(20.0)]
+    );
+}
+
+#[test]
 #[contract("V15")]
 fn an_entry_that_no_event_confirms_expires() {
     let fleet = TestFleet::with(2, Policy::KvAware);

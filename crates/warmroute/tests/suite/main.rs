@@ -5,6 +5,7 @@
     reason = "a set-up that does not work is a failed test"
 )]
 
+mod event_publisher;
 #[path = "../harness/mod.rs"]
 mod harness;
 #[cfg(feature = "nats")]
@@ -29,6 +30,7 @@ mod decision_log;
 mod demo;
 mod doctor;
 mod dynamo_mode;
+mod dynamo_prediction;
 mod encryption;
 mod events;
 #[cfg(feature = "nats")]
@@ -45,6 +47,7 @@ mod lifecycle;
 mod limits;
 mod lmcache;
 mod long_warm_up;
+mod lmcache_events;
 mod model_routing;
 mod openapi;
 mod parity;
@@ -57,6 +60,7 @@ mod response_cache;
 mod route_api;
 mod routing;
 mod sdk;
+mod session_hashes;
 mod sessions;
 mod settings;
 mod shared_prefixes;

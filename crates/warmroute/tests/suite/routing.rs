@@ -483,23 +483,32 @@ fn a_decision_sends_no_query_to_any_service() {
         assert_eq!(client.reply().status, 200);
     };
     send(0);
-    let before = engine.probes();
-    for n in 1..=100 {
-        send(n);
-    }
-    // The router's checks of a new worker, and its periodic ones, are independent of requests.
-    let probes = engine.probes() - before;
-    assert!(probes < 50, "{probes} questions for 100 requests");
-    assert_eq!(engine.requests(), 101);
+    // The router's own checks of a worker, at its start and periodically, do not depend on requests:
+    // of the rounds of a hundred requests most have none.
+    let probes_of_round = |round: u32| {
+        let before = engine.probes();
+        (1..=100).for_each(|n| send(100 * round + n));
+        engine.probes() - before
+    };
+    let rounds: Vec<u64> = (0..5).map(probes_of_round).collect();
+    let without = rounds.iter().filter(|probes| **probes == 0).count();
+    assert!(without >= 3, "probes of each round: {rounds:?}");
+    assert_eq!(engine.requests(), 501);
     let receipt = router.receipt("n100");
     assert_eq!(
         (&receipt["prompt"]["source"], &receipt["prompt"]["exact"]),
         (&json!("tokens"), &json!(true))
     );
-    assert!(
-        receipt["timing_us"]["lookup"].is_number() && receipt["timing_us"]["decide"].is_number(),
-        "{receipt:#}"
-    );
+    // Microseconds: the fastest of all, as the machine may run other programs.
+    let microseconds = |receipt: &Value| {
+        ["lookup", "decide"]
+            .map(|part| receipt["timing_us"][part].as_f64().expect("a time"))
+            .iter()
+            .sum::<f64>()
+    };
+    let times: Vec<f64> = router.receipts().iter().map(microseconds).collect();
+    let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(times.len() > 400 && fastest < 500.0, "{fastest} us");
 }
 
 #[test]

@@ -59,6 +59,49 @@ fn a_pool_exists_from_its_first_worker_until_its_last() {
 }
 
 #[test]
+#[contract("DY38", "DY25")]
+fn a_worker_registered_with_the_role_prefill_computes_prompts_until_its_lease_ends() {
+    let engines = ["prefill", "unified"].map(|role| {
+        let role: &[&str] = if role == "prefill" {
+            &["--role", role]
+        } else {
+            &[]
+        };
+        Program::engine(&[&["--speed", "20"], role].concat())
+    });
+    let router = serve(&worker("u1", &engines[1].url(), "unified", ""), "").ready(1);
+    let ask = |id: &str| {
+        let headers = [("x-request-id", id)];
+        let body = topic_chat(id).to_string();
+        let reply = RawClient::post_with(&router.data(), CHAT, &headers, body.as_bytes());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        router.receipt(id)["prefill"].clone()
+    };
+    let register = |ttl: &str| {
+        let body = json!({"url": engines[0].url(), "role": "prefill", "lease_ttl": ttl});
+        let mut client = RawClient::connect(&router.admin());
+        client.send("PUT", "/admin/workers/p1", &[], body.to_string().as_bytes());
+        client.reply().status
+    };
+    let workers = || router.workers().len();
+    assert_eq!(ask("before"), Value::Null);
+    assert_eq!(register("10m"), 201);
+    eventually("the registered worker to be ready", || {
+        (router
+            .workers()
+            .iter()
+            .filter(|worker| worker["state"] == "ready")
+            .count()
+            == 2)
+            .then_some(())
+    });
+    assert_eq!(ask("registered")["target"]["worker"], "p1");
+    assert_eq!(register("1s"), 200);
+    eventually("the lease to end", || (workers() == 1).then_some(()));
+    assert!(ask("after")["target"].is_null());
+}
+
+#[test]
 #[contract("DY25")]
 fn each_pool_has_its_own_policy_and_a_request_sets_that_of_the_decode_leg() {
     let pools = SimulatedPools::start(

@@ -1,6 +1,7 @@
 //! The effects of configuration on the program and on requests, over real sockets.
 
 mod coalescing;
+mod events;
 mod files;
 mod headers;
 mod hedging;

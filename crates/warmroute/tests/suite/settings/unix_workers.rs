@@ -65,3 +65,37 @@ fn workers_behind_unix_sockets_and_ports_serve_side_by_side() {
     }
     router.wait_until_idle();
 }
+
+#[test]
+#[contract("V37")]
+fn a_worker_of_type_openai_behind_a_unix_socket_serves() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let socket = folder.path().join("openai.sock").display().to_string();
+    // Any server with the OpenAI API: without vLLM's other paths and its events.
+    let _engine = Program::engine(&[
+        "--no-kv-events",
+        "--speed",
+        "20",
+        "--uds",
+        &socket,
+        "--without",
+        "/version,/metrics,/tokenize,/kv_event_sources",
+    ]);
+    let config = format!("workers: [{{name: local, url: \"unix://{socket}\", type: openai}}]\n");
+    let router = Program::serve_with(&config, &[], &[]).ready(1);
+    assert_eq!(router.workers()[0]["type"], "openai");
+    for body in [
+        chat("sim", "whole", 4),
+        streamed(chat("sim", "streamed", 4)),
+    ] {
+        let reply = RawClient::chat(&router.data(), &body).reply();
+        assert_eq!(
+            (reply.status, reply.header("x-warmroute-worker")),
+            (200, Some("local")),
+            "{}",
+            reply.text()
+        );
+        assert!(!text_of(&reply).is_empty(), "{}", reply.text());
+    }
+    router.wait_until_idle();
+}
