@@ -50,6 +50,8 @@ pub(crate) struct Supervisor {
     check: Option<BoxFuture<'static, CheckFinding>>,
     side_request: Option<BoxFuture<'static, SideFinding>>,
     streams_read_at: Moment,
+    /// Whether a figure that cannot be used was logged.
+    reported_invalid: bool,
 }
 
 impl Supervisor {
@@ -76,6 +78,7 @@ impl Supervisor {
             check: None,
             side_request: None,
             streams_read_at: Moment::START,
+            reported_invalid: false,
         }
     }
 

@@ -71,8 +71,13 @@ impl<'a> Eligibility<'a> {
         let is_needed = if has_cached_route && cache.enabled {
             directive != StoreDirective::Nothing
         } else {
-            // A response stored at an engine is for one client to continue.
-            let may_be_shared = coalesces && request.dialect != Dialect::Responses;
+            // A response stored at an engine is for one client to continue; a temperature in
+            // `sampling_params` is not read.
+            let is_alone = matches!(
+                request.dialect,
+                Dialect::Responses | Dialect::TokenIds | Dialect::SglangGenerate
+            );
+            let may_be_shared = coalesces && !is_alone;
             may_be_shared && directive == StoreDirective::Usual && mentions(request.body)
         };
         let body = if is_needed {

@@ -27,6 +27,7 @@ mod demo;
 mod doctor;
 mod dynamo_mode;
 mod encryption;
+mod engine_load;
 mod events;
 #[cfg(feature = "nats")]
 mod events_relay;
@@ -41,6 +42,7 @@ mod lifecycle;
 mod limits;
 mod lmcache;
 mod model_routing;
+mod native_generation;
 mod openapi;
 mod parity;
 mod prefill_decode;
