@@ -312,6 +312,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_engines_own_apis_are_neither_cached_nor_coalesced() {
+        let headers = HeaderMap::new();
+        for (dialect, may_be_shared) in [
+            (Dialect::ChatBatch, true),
+            (Dialect::TokenIds, false),
+            (Dialect::SglangGenerate, false),
+        ] {
+            let request = CacheRequest {
+                dialect,
+                ..chat(&headers, &BODY)
+            };
+            let coalescing = CacheSection {
+                enable_deduplication: true,
+                ..CacheSection::default()
+            };
+            let cache = ResponseCacheSection {
+                enabled: true,
+                ..ResponseCacheSection::default()
+            };
+            let eligibility = Eligibility::of(request, &coalescing, &cache).await;
+            assert_eq!(eligibility.cacheable, None, "{dialect:?}");
+            assert_eq!(eligibility.body.is_some(), may_be_shared, "{dialect:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_long_body_is_read_like_a_short_one() {
         let user = "u".repeat(100_000);
         let long = format!(r#"{{"model":"m","messages":[],"temperature":0,"user":"{user}"}}"#);
