@@ -47,6 +47,14 @@ pub(super) struct RankFigures {
 }
 
 impl EngineFigures {
+    /// Returns the figures of a page that is one of these engines' and has none yet.
+    pub(super) fn of_known_engine() -> Self {
+        Self {
+            is_known: true,
+            ..Self::default()
+        }
+    }
+
     /// Adds one sample of a Prometheus page if it is one of the figures.
     pub(super) fn add_sample(&mut self, sample: &MetricSample<'_>) {
         let Some(figure) = figure(sample.name) else {

@@ -33,10 +33,7 @@ pub(super) fn read(body: &[u8]) -> EngineFigures {
     match serde_json::from_slice(body) {
         Ok(Iterations(found)) => found,
         Err(error) => {
-            let mut found = EngineFigures {
-                is_known: true,
-                ..EngineFigures::default()
-            };
+            let mut found = EngineFigures::of_known_engine();
             found.reject("/metrics", error);
             found
         }
@@ -62,10 +59,7 @@ impl<'de> Visitor<'de> for LatestIterations {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut found = EngineFigures {
-            is_known: true,
-            ..EngineFigures::default()
-        };
+        let mut found = EngineFigures::of_known_engine();
         while let Some(iteration) = list.next_element::<Iteration>()? {
             record(&mut found, &iteration);
         }

@@ -16,7 +16,6 @@ pub(crate) mod prefix_cache;
 
 pub(crate) use client::{ProbeClient, ProbeError};
 pub(crate) use connect::connect;
-pub(crate) use engine_figures::InvalidFigure;
 pub(crate) use health_check::HealthCheckPlan;
 pub(crate) use identity::{
     CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, identify, list_models, scrape,

@@ -66,14 +66,14 @@ impl ReportingPair {
         });
     }
 
-    fn ask(&self) -> RawReply {
+    fn send(&self) -> RawReply {
         let body = chat("m", "hello", 1).to_string();
         RawClient::post(&self.router.data(), "/v1/chat/completions", body.as_bytes())
     }
 
     /// The workers of four requests, and the exclusions of the last one.
     fn workers(&self) -> (Vec<String>, Value) {
-        let replies: Vec<RawReply> = (0..4).map(|_| self.ask()).collect();
+        let replies: Vec<RawReply> = (0..4).map(|_| self.send()).collect();
         let worker = |reply: &RawReply| reply.header("x-warmroute-worker").unwrap().to_owned();
         let mut workers: Vec<String> = replies.iter().map(worker).collect();
         workers.sort();

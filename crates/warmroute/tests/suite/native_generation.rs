@@ -5,7 +5,7 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    RawClient, RawReply, RoutedFleet, RouterQueries as _, SimControls as _, says, words,
+    RawClient, RawReply, RoutedFleet, RouterQueries as _, SimControls as _, chat_message, words,
 };
 
 const TOKEN_IDS: &str = "/inference/v1/generate";
@@ -13,7 +13,7 @@ const SGLANG: &str = "/generate";
 const BATCH: &str = "/v1/chat/completions/batch";
 
 /// Sends a request under this id, and waits until the router has applied the resulting events.
-fn ask(routed: &RoutedFleet, path: &str, body: &Value, id: &str) -> RawReply {
+fn send(routed: &RoutedFleet, path: &str, body: &Value, id: &str) -> RawReply {
     let headers = [("x-request-id", id)];
     let body = body.to_string();
     let reply = RawClient::post_with(&routed.router.data(), path, &headers, body.as_bytes());
@@ -22,7 +22,7 @@ fn ask(routed: &RoutedFleet, path: &str, body: &Value, id: &str) -> RawReply {
 }
 
 /// The same at the engine that answered `reply`.
-fn ask_directly(routed: &RoutedFleet, reply: &RawReply, path: &str, body: &Value) -> RawReply {
+fn send_directly(routed: &RoutedFleet, reply: &RawReply, path: &str, body: &Value) -> RawReply {
     let worker = reply.header("x-warmroute-worker").expect("a worker");
     let engine = &routed.engines[usize::from(worker.as_bytes()[0] - b'a')];
     let id = reply.header("x-request-id").expect("its id");
@@ -49,7 +49,8 @@ fn cached(reply: &RawReply) -> u64 {
     let last = text
         .split("\n\n")
         .filter_map(|event| event.strip_prefix("data: "))
-        .rfind(|data| *data != "[DONE]");
+        .filter(|data| *data != "[DONE]")
+        .last();
     let value: Value = serde_json::from_str(last.unwrap_or(&text)).expect("json");
     let usage = &value["usage"]["prompt_tokens_details"]["cached_tokens"];
     usage
@@ -87,13 +88,13 @@ fn token_ids_find_their_warm_engine_and_the_reply_is_the_engines_own() {
         for (at, topic) in ["ids", "sglang"].iter().enumerate() {
             let prompt = ids(&routed, &words(topic, 60));
             let (path, body) = both(&prompt, stream)[at].clone();
-            let first = ask(&routed, path, &body, "q1");
+            let first = send(&routed, path, &body, "q1");
             assert_eq!((predicted(&first), cached(&first)), (0, 0), "{path}");
             // The same prompt again, and one that continues it.
-            let again = ask(&routed, path, &body, "q2");
+            let again = send(&routed, path, &body, "q2");
             let longer = [prompt.clone(), ids(&routed, &words("more", 20))].concat();
             let (_, longer) = both(&longer, stream)[at].clone();
-            let continued = ask(&routed, path, &longer, "q3");
+            let continued = send(&routed, path, &longer, "q3");
             let worker = first.header("x-warmroute-worker");
             for turn in [&again, &continued] {
                 assert_eq!(turn.header("x-warmroute-worker"), worker, "{path}");
@@ -109,11 +110,11 @@ fn token_ids_find_their_warm_engine_and_the_reply_is_the_engines_own() {
             assert_eq!(receipt["outcome"]["cached_tokens"], cached(&again));
             assert_eq!(receipt["outcome"]["completion_tokens"], 6);
             assert_eq!(receipt["model"], "sim");
-            let direct = ask_directly(&routed, &again, path, &body);
+            let direct = send_directly(&routed, &again, path, &body);
             assert_eq!(again.text(), direct.text(), "{path}");
             assert_eq!(again.header("content-type"), direct.header("content-type"));
         }
-        routed.router.settled();
+        routed.router.wait_until_idle();
     }
 }
 
@@ -123,9 +124,9 @@ fn sglangs_text_is_tokenized_with_the_special_tokens_of_a_prompt() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let text = words("text", 60);
     let body = json!({"text": text, "sampling_params": {"max_new_tokens": 4}});
-    let first = ask(&routed, SGLANG, &body, "q1");
+    let first = send(&routed, SGLANG, &body, "q1");
     let longer = json!({"text": format!("{text} {}", words("more", 10)), "sampling_params": {"max_new_tokens": 4}});
-    let second = ask(&routed, SGLANG, &longer, "q2");
+    let second = send(&routed, SGLANG, &longer, "q2");
     assert!(
         predicted(&first) == 0 && cached(&second) > 0,
         "{}",
@@ -140,21 +141,24 @@ fn sglangs_text_is_tokenized_with_the_special_tokens_of_a_prompt() {
     );
     // Several prompts have no common beginning: they are load.
     let list = json!({"text": [text, text], "sampling_params": {"max_new_tokens": 4}});
-    let list = ask(&routed, SGLANG, &list, "q3");
+    let list = send(&routed, SGLANG, &list, "q3");
     assert_eq!(list.json().as_array().map(Vec::len), Some(2));
     assert_eq!(routed.router.receipt_of(&list)["prompt"]["source"], "none");
-    routed.router.settled();
+    routed.router.wait_until_idle();
 }
 
 #[test]
 #[contract("V6", "I12")]
 fn a_batch_of_chats_goes_where_its_first_conversation_is_warm() {
     let routed = RoutedFleet::start(&[&[], &[]]);
-    let first = vec![says("system", &words("shared", 60)), says("user", "one")];
+    let first = vec![
+        chat_message("system", &words("shared", 60)),
+        chat_message("user", "one"),
+    ];
     let chat = routed.chat(&first, &[]);
-    let other = vec![says("user", &words("other", 40))];
+    let other = vec![chat_message("user", &words("other", 40))];
     let body = json!({"model": "sim", "messages": [first, other], "max_tokens": 4, "x": 1});
-    let batch = ask(&routed, BATCH, &body, "q1");
+    let batch = send(&routed, BATCH, &body, "q1");
     assert_eq!(batch.header("x-warmroute-worker"), Some(&*chat.worker));
     assert!(predicted(&batch) > 0);
     let reply = batch.json();
@@ -167,16 +171,17 @@ fn a_batch_of_chats_goes_where_its_first_conversation_is_warm() {
         receipt["outcome"]["prompt_tokens"],
         reply["usage"]["prompt_tokens"]
     );
-    let mut direct = ask_directly(&routed, &batch, BATCH, &body).json();
+    let mut direct = send_directly(&routed, &batch, BATCH, &body).json();
     direct["created"] = reply["created"].clone();
     assert_eq!(reply, direct);
-    let streamed = json!({"model": "sim", "messages": [[says("user", "a")]], "stream": true});
-    let refused = ask(&routed, BATCH, &streamed, "q2");
+    let streamed =
+        json!({"model": "sim", "messages": [[chat_message("user", "a")]], "stream": true});
+    let refused = send(&routed, BATCH, &streamed, "q2");
     assert_eq!(
         (refused.status, &refused.json()["error"]["param"]),
         (400, &json!("stream"))
     );
-    routed.router.settled();
+    routed.router.wait_until_idle();
 }
 
 #[test]
@@ -191,7 +196,7 @@ fn salts_and_adapters_keep_the_same_token_ids_apart() {
             body[key] = value.clone();
         }
         number += 1;
-        let reply = ask(&routed, path, &body, &format!("q{number}"));
+        let reply = send(&routed, path, &body, &format!("q{number}"));
         assert_eq!(predicted(&reply), cached(&reply), "{path} {fields}");
         cached(&reply) > 0
     };
@@ -206,7 +211,7 @@ fn salts_and_adapters_keep_the_same_token_ids_apart() {
     let other = json!({"model": "sim", "extra_key": "s", "cache_salt": "s"});
     assert!(!turn(1, other));
     let (path, body) = both(&prompt, false)[1].clone();
-    let unnamed = ask(&routed, path, &body, "unnamed");
+    let unnamed = send(&routed, path, &body, "unnamed");
     assert_eq!(
         (unnamed.status, unnamed.error_code().as_str()),
         (400, "invalid_request")
@@ -218,14 +223,14 @@ fn salts_and_adapters_keep_the_same_token_ids_apart() {
 #[contract("V36", "S43", "F16")]
 fn refusals_are_the_engines_own_and_engine_fields_stay_with_the_router() {
     let routed = RoutedFleet::start(&[&["--without", SGLANG]]);
-    let absent = ask(&routed, SGLANG, &json!({"text": "a"}), "q1");
+    let absent = send(&routed, SGLANG, &json!({"text": "a"}), "q1");
     assert_eq!(
         (absent.status, absent.text().as_str()),
         (404, r#"{"detail":"Not Found"}"#)
     );
     let empty = json!({"token_ids": [], "sampling_params": {}});
-    let refused = ask(&routed, TOKEN_IDS, &empty, "q2");
-    let direct = ask_directly(&routed, &refused, TOKEN_IDS, &empty);
+    let refused = send(&routed, TOKEN_IDS, &empty, "q2");
+    let direct = send_directly(&routed, &refused, TOKEN_IDS, &empty);
     assert_eq!((refused.status, refused.text()), (400, direct.text()));
     let before = routed.engines[0].stats()["requests"].clone();
     for (path, body) in [
@@ -236,7 +241,7 @@ fn refusals_are_the_engines_own_and_engine_fields_stay_with_the_router() {
         (SGLANG, json!({"text": "a", "bootstrap_host": "10.0.0.1"})),
         (SGLANG, json!({"text": "a", "kv_router_hint": {}})),
     ] {
-        let refused = ask(&routed, path, &body, "q3");
+        let refused = send(&routed, path, &body, "q3");
         assert_eq!(
             (refused.status, refused.error_code().as_str()),
             (403, "field_not_allowed")
@@ -250,18 +255,18 @@ fn refusals_are_the_engines_own_and_engine_fields_stay_with_the_router() {
 fn a_request_of_these_apis_is_tried_again_at_another_engine() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--policy", "round_robin"]);
     let prompt = ids(&routed, &words("again", 30));
-    let chats = json!({"model": "sim", "messages": [[says("user", "a")]], "max_tokens": 2});
+    let chats = json!({"model": "sim", "messages": [[chat_message("user", "a")]], "max_tokens": 2});
     let [ids, sglang] = both(&prompt, false);
     for (path, body) in [ids, sglang, (BATCH, chats)] {
         routed.engines[0].fault("status:503", 1);
         // One of the two goes to the engine that refuses once.
         let attempts = (0..2).map(|n| {
-            let reply = ask(&routed, path, &body, &format!("{path}{n}"));
+            let reply = send(&routed, path, &body, &format!("{path}{n}"));
             assert_eq!(reply.status, 200, "{path}: {}", reply.text());
             let receipt = routed.router.receipt_of(&reply);
             receipt["attempts"].as_array().map_or(0, Vec::len)
         });
         assert_eq!(attempts.sum::<usize>(), 3, "{path}");
     }
-    routed.router.settled();
+    routed.router.wait_until_idle();
 }

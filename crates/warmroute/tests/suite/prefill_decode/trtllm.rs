@@ -21,7 +21,7 @@ fn the_reply_equals_that_of_a_single_engine_and_the_prompt_is_computed_once() {
     for (n, body) in bodies.into_iter().enumerate() {
         let path = if n == 0 { CHAT } else { "/v1/completions" };
         let want = RawClient::post(&alone.data(), path, body.to_string().as_bytes()).json();
-        let (reply, receipt) = pools.ask(&format!("r{n}"), &body);
+        let (reply, receipt) = pools.send(&format!("r{n}"), &body);
         assert_eq!(reply.status, 200, "{}", reply.text());
         let got = reply.json();
         assert_eq!(got["choices"], want["choices"]);
@@ -40,12 +40,12 @@ fn the_reply_equals_that_of_a_single_engine_and_the_prompt_is_computed_once() {
         assert_eq!(receipt["prefill"]["skipped"], false);
     }
     let stream = streamed(chat("sim", &words("stream", 120), 12));
-    let (reply, _) = pools.ask("stream", &stream);
+    let (reply, _) = pools.send("stream", &stream);
     let want = RawClient::post(&alone.data(), CHAT, stream.to_string().as_bytes());
     assert_eq!(text_of(&reply), text_of(&want));
     assert_eq!(pools.prefill[0].stats()["executions"], 3);
     assert_eq!(pools.counted("ok"), 3.0);
-    pools.router.settled();
+    pools.router.wait_until_idle();
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_context_worker_that_is_gone_or_hands_nothing_over_costs_only_time() {
     let mut pools = SimulatedPools::start(1, 1, CONFIG);
     pools.prefill[0].kill();
     let body = chat("sim", &words("gone", 120), 8);
-    let (reply, receipt) = pools.ask("gone", &body);
+    let (reply, receipt) = pools.send("gone", &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(rewrites(&reply, &receipt), [""; 0]);
     assert_eq!(receipt["prefill"]["skipped"], true);
@@ -66,12 +66,12 @@ fn a_context_worker_that_is_gone_or_hands_nothing_over_costs_only_time() {
         yes(),
     );
     let request = chat("m", "hi", 4).to_string();
-    let reply = scripted.ask("r", &request);
+    let reply = scripted.send("r", &request);
     assert_eq!(reply.status, 200);
     assert_eq!(scripted.decode.next_request().body, request.as_bytes());
     let receipt = scripted.router.receipt("r");
     assert_eq!(receipt["prefill"]["reason"], "prefill_failed");
-    scripted.router.settled();
+    scripted.router.wait_until_idle();
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_client_cannot_send_a_state_of_its_own() {
     let pools = SimulatedPools::start(1, 1, CONFIG);
     let mut body = chat("sim", "hi", 2);
     body["disaggregated_params"] = json!({"request_type": "generation_only", "ctx_request_id": 1});
-    let refused = pools.ask_with("r", &body, &[]);
+    let refused = pools.send_with("r", &body, &[]);
     assert_eq!(
         (refused.status, refused.error_code().as_str()),
         (403, "field_not_allowed")
