@@ -16,6 +16,9 @@ pub struct BodyCounts {
     pub prompts_field: Option<&'static str>,
     /// Stop sequences (`stop`).
     pub stops: u64,
+    /// Bytes of the prompts after the first, where the first alone is the prompt by which the
+    /// request is routed.
+    pub further_bytes: usize,
 }
 
 impl BodyCounts {
@@ -33,11 +36,15 @@ impl BodyCounts {
             choices: choices.map_or(0, number),
             prompts: longest.map_or(0, |(_, count)| count),
             prompts_field: longest.map(|(field, _)| field),
-            stops: stop
-                .and_then(RawJson::elements)
-                .map_or(0, |texts| texts.count() as u64),
+            stops: stop.map_or(0, texts),
+            further_bytes: 0,
         }
     }
+}
+
+/// Counts the texts in a list; a single text is no list.
+pub(crate) fn texts(value: RawJson<'_>) -> u64 {
+    value.elements().map_or(0, |texts| texts.count() as u64)
 }
 
 /// Counts the prompts in a value: a list of numbers is one.
@@ -63,7 +70,7 @@ fn prompts(value: RawJson<'_>) -> u64 {
     clippy::cast_sign_loss,
     reason = "a cast from float keeps to the ends"
 )]
-fn number(value: RawJson<'_>) -> u64 {
+pub(crate) fn number(value: RawJson<'_>) -> u64 {
     let text = value.string();
     let text = text.as_deref().unwrap_or(value.as_str()).replace('_', "");
     text.trim().parse::<f64>().map_or(0, |number| number as u64)
@@ -113,8 +120,30 @@ mod tests {
             ),
             (Dialect::Score, r#""text_1":"q","text_2":["a","b"]"#, 2),
             (Dialect::Chat, r#""messages":[{},{},{}]"#, 0),
+            (Dialect::ChatBatch, r#""messages":[[{}],[{}]]"#, 2),
+            (Dialect::TokenIds, r#""token_ids":[1,2,3]"#, 0),
+            (Dialect::SglangGenerate, r#""text":"one""#, 1),
+            (Dialect::SglangGenerate, r#""text":["a","b"]"#, 2),
+            (Dialect::SglangGenerate, r#""input_ids":[[1],[2],[3]]"#, 3),
         ] {
             assert_eq!(counts(dialect, fields).1, prompts, "{fields}");
+        }
+    }
+
+    #[test]
+    fn counts_in_sampling_params_are_the_largest_of_all_that_stand_there() {
+        for (dialect, sampling, want) in [
+            (Dialect::TokenIds, r#"{"n":3,"stop":["a","b"]}"#, (3, 2)),
+            (Dialect::SglangGenerate, r#"{"n":"3","stop":"a"}"#, (3, 0)),
+            (Dialect::SglangGenerate, r#"[{"n":2},{"n":7}]"#, (7, 0)),
+            (Dialect::TokenIds, r#"{"n":1,"n":9}"#, (9, 0)),
+            (Dialect::TokenIds, r#"{"stop":["a","b"],"stop":[]}"#, (0, 2)),
+            (Dialect::TokenIds, "7", (0, 0)),
+            (Dialect::Completions, r#"{"n":3}"#, (0, 0)),
+        ] {
+            let fields = format!(r#""sampling_params":{sampling}"#);
+            let (choices, _, stops) = counts(dialect, &fields);
+            assert_eq!((choices, stops), want, "{sampling}");
         }
     }
 

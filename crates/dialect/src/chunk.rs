@@ -45,6 +45,8 @@ pub struct StreamChunk<'a> {
     pub response_id: Option<Cow<'a, str>>,
     /// Whether this event ends a stream of messages or of a response.
     pub is_last: bool,
+    /// Whether the chunk is one of SGLang's own API, which has its facts in `meta_info`.
+    is_native: bool,
 }
 
 /// Types of the events that end a stream in dialects where no choice has a finish reason.
@@ -68,6 +70,7 @@ impl<'a> StreamChunk<'a> {
         let text = std::str::from_utf8(data).ok()?;
         let mut chunk = Self::default();
         let (mut id, mut is_response) = (None, false);
+        let mut generated = false;
         for member in json::members(text) {
             let (key, value) = member.ok()?;
             match &*json::decode(key) {
@@ -75,6 +78,8 @@ impl<'a> StreamChunk<'a> {
                 "choices" => chunk.read_choices(value),
                 "error" if !value.is_null() => chunk.error = Some(error(value)),
                 "id" => id = value.string(),
+                "text" | "output_ids" => generated |= !is_empty(value),
+                "meta_info" => chunk.read_meta(value),
                 "type" => {
                     chunk.is_last = value
                         .string()
@@ -92,6 +97,8 @@ impl<'a> StreamChunk<'a> {
                 _ => {}
             }
         }
+        // Other dialects repeat finished text under these names.
+        chunk.has_output |= generated && chunk.is_native;
         chunk.response_id = chunk.response_id.or_else(|| id.filter(|_| is_response));
         Some(chunk)
     }
@@ -104,6 +111,19 @@ impl<'a> StreamChunk<'a> {
     /// ```
     pub fn ends(&self) -> bool {
         self.is_last || self.finish_reason.is_some()
+    }
+
+    /// Reads the facts of a reply of SGLang's own API; its finish reason is an object with a type.
+    fn read_meta(&mut self, meta: RawJson<'a>) {
+        self.is_native = true;
+        self.usage = usage(meta).map(|usage| Usage {
+            cached_tokens: meta.member("cached_tokens").and_then(count),
+            ..usage
+        });
+        self.finish_reason = meta.member("finish_reason").and_then(|reason| {
+            let kind = reason.member("type").and_then(RawJson::string);
+            kind.or_else(|| reason.string())
+        });
     }
 
     fn read_response(&mut self, response: RawJson<'a>) {
@@ -119,7 +139,7 @@ impl<'a> StreamChunk<'a> {
                     "finish_reason" => {
                         self.finish_reason = self.finish_reason.take().or_else(|| value.string())
                     }
-                    "text" => self.has_output |= !is_empty(value),
+                    "text" | "token_ids" => self.has_output |= !is_empty(value),
                     "delta" | "message" => {
                         let mut members = value.members().into_iter().flatten();
                         self.has_output |=
@@ -247,7 +267,11 @@ impl EndingTracker {
     /// Creates the tracker for this dialect; `None` where streams have no end marker.
     pub fn of(dialect: Dialect) -> Option<Self> {
         let words: &[&[u8]] = match dialect {
-            Dialect::Chat | Dialect::Completions => &[b"finish_reason"],
+            Dialect::Chat
+            | Dialect::Completions
+            | Dialect::ChatBatch
+            | Dialect::TokenIds
+            | Dialect::SglangGenerate => &[b"finish_reason"],
             Dialect::Messages => &[b"message_stop"],
             Dialect::Responses => &[
                 b"response.completed",
@@ -312,6 +336,14 @@ mod tests {
                 r#"{"choices":[{"text":"","finish_reason":"length"}]}"#,
             ),
             (Dialect::Chat, "[DONE]"),
+            (
+                Dialect::TokenIds,
+                r#"{"choices":[{"token_ids":[7],"finish_reason":"length"}]}"#,
+            ),
+            (
+                Dialect::SglangGenerate,
+                r#"{"text":"a","meta_info":{"finish_reason":{"type":"stop","matched":2}}}"#,
+            ),
             (Dialect::Messages, r#"{"type":"message_stop"}"#),
             (
                 Dialect::Responses,
@@ -327,6 +359,32 @@ mod tests {
     }
 
     #[test]
+    fn the_facts_of_sglangs_own_replies_are_in_meta_info() {
+        let read = |data: &'static str| StreamChunk::read(data.as_bytes()).expect("an object");
+        let event = read(
+            r#"{"text":"a","meta_info":{"id":"r","finish_reason":null,"prompt_tokens":9,"completion_tokens":1,"cached_tokens":4}}"#,
+        );
+        let usage = event.usage.expect("its counts");
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (9, 1));
+        assert_eq!(usage.cached_tokens, Some(4));
+        assert!(event.has_output && !event.ends());
+        let last = read(
+            r#"{"text":"","output_ids":[1],"meta_info":{"finish_reason":{"type":"length","length":1}}}"#,
+        );
+        assert_eq!(last.finish_reason.as_deref(), Some("length"));
+        assert!(last.has_output);
+        assert!(!read(r#"{"type":"response.output_text.done","text":"a"}"#).has_output);
+    }
+
+    #[test]
+    fn token_ids_of_a_choice_are_output() {
+        let chunk = StreamChunk::read(br#"{"choices":[{"index":0,"token_ids":[7]}]}"#);
+        assert!(chunk.expect("an object").has_output);
+        let role = br#"{"choices":[{"delta":{"role":"assistant"},"token_ids":null}]}"#;
+        assert!(!StreamChunk::read(role).expect("an object").has_output);
+    }
+
+    #[test]
     #[contract("F20")]
     fn end_markers_in_the_generated_text_are_ignored() {
         for (dialect, data) in [
@@ -337,6 +395,10 @@ mod tests {
             (
                 Dialect::Chat,
                 r#"{"choices":[{"delta":{"content":"[DONE]"},"finish_reason":null}]}"#,
+            ),
+            (
+                Dialect::SglangGenerate,
+                r#"{"text":"finish_reason","meta_info":{"finish_reason":null}}"#,
             ),
             (
                 Dialect::Messages,

@@ -73,7 +73,13 @@ pub fn last_question(
             "prompt",
             "null".to_owned(),
         ),
-        Dialect::Responses | Dialect::Embeddings | Dialect::Rerank | Dialect::Score => return None,
+        Dialect::Responses
+        | Dialect::Embeddings
+        | Dialect::Rerank
+        | Dialect::Score
+        | Dialect::ChatBatch
+        | Dialect::TokenIds
+        | Dialect::SglangGenerate => return None,
     };
     if text.trim().is_empty() || text.chars().nth(MOST_CHARS).is_some() {
         return None;

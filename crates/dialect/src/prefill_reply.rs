@@ -13,6 +13,10 @@ pub struct PrefillReply<'a> {
     pub kv_transfer_params: Option<RawJson<'a>>,
     /// The prompt as the engine tokenised it: a list of ids.
     pub prompt_token_ids: Option<RawJson<'a>>,
+    /// TensorRT-LLM's state of the context request: an object, if the choice has one.
+    pub disaggregated_params: Option<RawJson<'a>>,
+    /// Why the choice ended.
+    pub finish_reason: Option<RawJson<'a>>,
     /// Token counts.
     pub usage: Option<Usage>,
 }
@@ -26,6 +30,10 @@ impl<'a> PrefillReply<'a> {
     /// let chat = br#"{"kv_transfer_params":{"remote_host":"h"},"prompt_token_ids":[1, 2],"choices":[]}"#;
     /// let reply = PrefillReply::read(chat).unwrap();
     /// assert_eq!(reply.prompt_token_ids.unwrap().as_str(), "[1, 2]");
+    /// let context = br#"{"choices":[{"disaggregated_params":{"ctx_request_id":7},"finish_reason":"length"}]}"#;
+    /// let reply = PrefillReply::read(context).unwrap();
+    /// assert_eq!(reply.disaggregated_params.unwrap().as_str(), r#"{"ctx_request_id":7}"#);
+    /// assert_eq!(reply.finish_reason.unwrap().string().as_deref(), Some("length"));
     /// let completion = br#"{"choices":[{"prompt_token_ids":[3]}]}"#;
     /// assert_eq!(PrefillReply::read(completion).unwrap().prompt_token_ids.unwrap().as_str(), "[3]");
     /// ```
@@ -46,16 +54,25 @@ impl<'a> PrefillReply<'a> {
                 }
                 // A completion has them in its choice, and only single-choice requests are split.
                 "choices" => {
-                    let first = value.elements().and_then(|mut choices| choices.next());
-                    let own = first
-                        .and_then(|choice| choice.member("prompt_token_ids"))
-                        .and_then(ids);
-                    reply.prompt_token_ids = reply.prompt_token_ids.or(own);
+                    if let Some(choice) = value.elements().and_then(|mut choices| choices.next()) {
+                        reply.read_choice(choice);
+                    }
                 }
                 _ => {}
             }
         }
         Some(reply)
+    }
+
+    fn read_choice(&mut self, choice: RawJson<'a>) {
+        let own = choice.member("prompt_token_ids").and_then(ids);
+        self.prompt_token_ids = self.prompt_token_ids.or(own);
+        self.disaggregated_params = choice
+            .member("disaggregated_params")
+            .filter(|params| params.members().is_some());
+        self.finish_reason = choice
+            .member("finish_reason")
+            .filter(|reason| !reason.is_null());
     }
 }
 

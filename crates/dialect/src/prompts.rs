@@ -60,7 +60,8 @@ pub(crate) fn computed<'a>(values: impl Iterator<Item = RawJson<'a>>) -> PromptP
     PromptPart::Batch { text_bytes, ids }
 }
 
-fn token_ids(value: RawJson<'_>) -> PromptPart<'_> {
+/// Reads one prompt of token ids.
+pub(crate) fn token_ids(value: RawJson<'_>) -> PromptPart<'_> {
     let ids = value.elements().and_then(|ids| {
         ids.map(|id| id.as_str().parse::<u32>().ok())
             .collect::<Option<Vec<_>>>()

@@ -8,6 +8,7 @@
 mod body_fields;
 mod error;
 mod key;
+mod sampling;
 
 use std::borrow::Cow;
 
@@ -35,12 +36,26 @@ pub enum Dialect {
     Responses,
     /// Anthropic's `/v1/messages`.
     Messages,
+    /// vLLM's `/v1/chat/completions/batch`: several conversations in one request.
+    ChatBatch,
+    /// vLLM's `/inference/v1/generate`: token ids in, token ids out.
+    TokenIds,
+    /// SGLang's `/generate`.
+    SglangGenerate,
+}
+
+impl Dialect {
+    /// Returns whether a request may leave its model out: an engine of this API then uses its own.
+    pub fn model_is_optional(self) -> bool {
+        matches!(self, Self::TokenIds | Self::SglangGenerate)
+    }
 }
 
 /// The fields of a request that routing reads.
 #[derive(Clone, Debug, Default)]
 pub struct RequestView<'a> {
-    /// The requested model.
+    /// The requested model, or the adapter of it; empty where the dialect allows none and the body
+    /// has none.
     pub model: Cow<'a, str>,
     /// Whether the client wants an event stream.
     pub stream: bool,
@@ -48,7 +63,8 @@ pub struct RequestView<'a> {
     pub include_usage: bool,
     /// The prompt that the engine has to prefill.
     pub prompt: PromptPart<'a>,
-    /// Maximum number of output tokens: `max_completion_tokens`, else `max_tokens`.
+    /// Maximum number of output tokens: `max_completion_tokens`, else `max_tokens`; where these
+    /// stand in `sampling_params`, the one of it.
     pub max_tokens: Option<u32>,
     /// Number of completions.
     pub n: Option<u32>,

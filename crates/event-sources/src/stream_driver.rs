@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use kv_blocks::{IndexUpdate, Moment, NamedBlocks, StoredBlocks, Target};
+use kv_blocks::{IndexUpdate, Moment, NamedBlocks, StoredBlocks, Target, Tier};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState, frames,
     standard::{EventRejection, StandardChange, StreamOutput},

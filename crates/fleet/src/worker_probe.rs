@@ -127,7 +127,8 @@ impl WorkerProber {
     /// Returns the present counters of [`WorkerProbe::prefix_cache`].
     pub async fn prefix_cache(&self, worker: WorkerId) -> Option<(u64, u64)> {
         let checker = self.checker(worker).ok()?;
-        queries_and_hits(&probe::scrape(&checker.config.client).await?)
+        let config = &checker.config;
+        queries_and_hits(&probe::scrape(&config.client, config.engine).await?)
     }
 
     fn checker(&self, worker: WorkerId) -> Result<&WorkerChecker, String> {

@@ -182,12 +182,17 @@ impl PrefixExpectation {
         let choices = view.n.unwrap_or(1);
         Self {
             tokens: u64::from(prompt.tokens).saturating_mul(choices.into()),
-            comparable: prompt.source.is_exact() && choices == 1 && !view.kv.skips_prefix_cache,
+            comparable: prompt.source.is_exact()
+                && choices == 1
+                && view.counts.further_bytes == 0
+                && !view.kv.skips_prefix_cache,
             reply: match (dialect, view.stream) {
                 (Dialect::Chat, false) => ReplyKind::Chat,
                 (Dialect::Chat, true) => ReplyKind::ChatStream,
                 (Dialect::Completions, false) => ReplyKind::Completion,
                 (Dialect::Completions, true) => ReplyKind::CompletionStream,
+                (Dialect::TokenIds | Dialect::SglangGenerate, false) => ReplyKind::Native,
+                (Dialect::TokenIds | Dialect::SglangGenerate, true) => ReplyKind::NativeStream,
                 // Their prompts are never exact, so they are never compared.
                 (_, false) => ReplyKind::Chat,
                 (_, true) => ReplyKind::ChatStream,
@@ -230,6 +235,7 @@ impl PrefixExpectation {
         let reply = match self.reply {
             ReplyKind::Chat | ReplyKind::ChatStream => ReplyKind::Chat,
             ReplyKind::Completion | ReplyKind::CompletionStream => ReplyKind::Completion,
+            ReplyKind::Native | ReplyKind::NativeStream => ReplyKind::Native,
         };
         Self { reply, ..self }
     }
@@ -331,6 +337,12 @@ mod tests {
                 ReplyKind::Chat,
             ),
             (Dialect::Chat, r#""messages":[]"#, ReplyKind::Chat),
+            (Dialect::TokenIds, r#""token_ids":[1]"#, ReplyKind::Native),
+            (
+                Dialect::SglangGenerate,
+                r#""text":"a","stream":true"#,
+                ReplyKind::Native,
+            ),
             (
                 Dialect::Completions,
                 r#""prompt":"a","stream":true"#,

@@ -74,6 +74,7 @@ pub enum BodyMode {
 /// Every route, in the order of the documentation.
 pub static ROUTES: &[Route] = &[
     generation("/v1/chat/completions", Dialect::Chat),
+    generation("/v1/chat/completions/batch", Dialect::ChatBatch),
     generation("/v1/completions", Dialect::Completions),
     generation("/v1/embeddings", Dialect::Embeddings),
     generation("/v1/rerank", Dialect::Rerank),
@@ -81,6 +82,8 @@ pub static ROUTES: &[Route] = &[
     generation("/v1/responses", Dialect::Responses),
     generation("/v1/messages", Dialect::Messages),
     generation("/anthropic/v1/messages", Dialect::Messages),
+    generation("/inference/v1/generate", Dialect::TokenIds),
+    generation("/generate", Dialect::SglangGenerate),
     posting(
         "/v1/messages/count_tokens",
         RouteHandler::CountTokens,

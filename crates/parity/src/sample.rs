@@ -43,10 +43,14 @@ pub enum ReplyKind {
     Completion,
     /// A streamed text completion.
     CompletionStream,
+    /// A complete reply of an engine's own generation API.
+    Native,
+    /// A streamed one.
+    NativeStream,
 }
 
 impl ReplyKind {
-    pub(crate) const COUNT: usize = 4;
+    pub(crate) const COUNT: usize = 6;
 }
 
 /// A request that reached a target and cannot be compared with its prediction. The engine may have

@@ -129,10 +129,25 @@ impl TokenizationStage {
         artefacts: &Arc<ModelArtefacts>,
         input: TokenizationInput<'_>,
     ) -> TokenizedPrompt {
+        let found = self.identify(artefacts, input).await;
+        // The other prompts of a batch are load, and no prefix of this one.
+        match input.view.counts.further_bytes {
+            0 => found,
+            bytes => found.with_further(prompt::estimate_tokens(bytes)),
+        }
+    }
+
+    async fn identify(
+        &self,
+        artefacts: &Arc<ModelArtefacts>,
+        input: TokenizationInput<'_>,
+    ) -> TokenizedPrompt {
         if let PromptPart::TokenIds(ids) = &input.view.prompt {
-            // The engine computes only the last of them, and decides itself how many: the blocks
-            // are unknown.
-            if input.view.rendering.truncate_prompt_tokens.is_some() {
+            // The engine computes only the last of them, and decides itself how many, or puts
+            // other input into the hashes: the blocks are unknown.
+            if input.view.rendering.truncate_prompt_tokens.is_some()
+                || input.view.fidelity == Fidelity::Likeness
+            {
                 return TokenizedPrompt::without_blocks(
                     u32::try_from(ids.len()).unwrap_or(u32::MAX),
                 );

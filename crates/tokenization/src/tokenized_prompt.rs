@@ -73,6 +73,17 @@ impl TokenizedPrompt {
     }
 }
 
+impl TokenizedPrompt {
+    /// Adds tokens that the engine computes beside this prompt.
+    pub(crate) fn with_further(self, tokens: u32) -> Self {
+        Self {
+            tokens: self.tokens.saturating_add(tokens),
+            new_tokens: self.new_tokens.saturating_add(tokens),
+            ..self
+        }
+    }
+}
+
 /// Returns about how many bytes would be rendered and tokenized.
 pub(crate) fn prompt_bytes(view: &RequestView<'_>) -> usize {
     match &view.prompt {

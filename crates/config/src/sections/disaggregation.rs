@@ -46,6 +46,8 @@ settings::words! {
         Mooncake = "mooncake",
         /// SGLang: a room of the prefill worker's bootstrap server joins both workers.
         Sglang = "sglang",
+        /// TensorRT-LLM: the context request's reply has the state for the generation request.
+        Trtllm = "trtllm",
     }
 }
 

@@ -74,9 +74,13 @@ pub(super) fn check_reply(dialect: Dialect, text: &str) -> Result<bool, NotCache
                 .ok_or(NotCacheable::UnknownShape)?;
             finished(reply, "stop_reason")?;
         }
-        Dialect::Embeddings | Dialect::Rerank | Dialect::Score | Dialect::Responses => {
-            return Err(NotCacheable::OtherDialect);
-        }
+        Dialect::Embeddings
+        | Dialect::Rerank
+        | Dialect::Score
+        | Dialect::Responses
+        | Dialect::ChatBatch
+        | Dialect::TokenIds
+        | Dialect::SglangGenerate => return Err(NotCacheable::OtherDialect),
     }
     Ok(reply
         .member("usage")

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{
     Dialect, Fidelity, KvFields, PromptPart, Rendering, RequestView, SessionFields, ViewError,
-    key::Key,
+    key::Key, sampling::SamplingFields,
 };
 use crate::{
     BodyCounts,
@@ -14,12 +14,24 @@ use crate::{
 
 /// These fields name hosts and blocks of other engines: a client's values could reach the caches of
 /// others.
-const TRANSFER_FIELDS: [Key; 5] = [
+const TRANSFER_FIELDS: [Key; 9] = [
     Key::KvTransferParams,
     Key::EcTransferParams,
     Key::BootstrapHost,
     Key::BootstrapPort,
     Key::BootstrapRoom,
+    Key::BootstrapPairKey,
+    Key::DisaggregatedParams,
+    Key::KvRouterHint,
+    Key::EncoderUrls,
+];
+
+/// Inputs beside the tokens: the engine puts their content into the hashes of its blocks.
+const MEDIA: [Key; 4] = [
+    Key::Features,
+    Key::ImageData,
+    Key::VideoData,
+    Key::AudioData,
 ];
 
 /// The values of the routing keys in the body.
@@ -51,41 +63,107 @@ impl<'a> BodyFields<'a> {
     }
 
     pub(super) fn into_view(self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
-        let count = |key| {
-            self.integer(key)
-                .and_then(|number| u32::try_from(number).ok())
-        };
+        let sampling = self.sampling(dialect);
         let include_usage = self
             .get(Key::StreamOptions)
             .and_then(|it| it.member("include_usage"))
             .and_then(RawJson::flag);
         Ok(RequestView {
-            model: model(self.get(Key::Model))?,
+            model: self.model(dialect)?,
             stream: self.flag(Key::Stream).unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
             prompt: self.prompt(dialect),
-            max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
-            n: count(Key::N),
-            counts: BodyCounts::of(self.get(Key::N), self.get(Key::Stop), self.lists(dialect)),
+            max_tokens: sampling.max_tokens,
+            n: sampling.n.and_then(whole),
+            counts: BodyCounts {
+                further_bytes: self.further_bytes(dialect),
+                ..BodyCounts::of(sampling.n, sampling.stop, self.lists(dialect))
+            },
             priority: self.integer(Key::Priority),
-            cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
+            cache_salt: self.salt(dialect),
             session: self.session(),
-            rendering: self.rendering(),
-            kv: self.kv(dialect),
-            fidelity: Fidelity::Exact,
+            rendering: self.rendering(dialect, &sampling),
+            kv: self.kv(dialect, &sampling),
+            fidelity: self.fidelity(dialect),
         })
     }
 
-    fn kv(&self, dialect: Dialect) -> KvFields {
+    /// Returns the sampling parameters, which two dialects put into an object of their own.
+    fn sampling(&self, dialect: Dialect) -> SamplingFields<'a> {
+        let longest = match dialect {
+            Dialect::TokenIds => "max_tokens",
+            Dialect::SglangGenerate => "max_new_tokens",
+            _ => {
+                let count = |key| self.get(key).and_then(whole);
+                return SamplingFields {
+                    n: self.get(Key::N),
+                    stop: self.get(Key::Stop),
+                    max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
+                    ..SamplingFields::default()
+                };
+            }
+        };
+        let sets = self.get(Key::SamplingParams);
+        sets.map_or_else(SamplingFields::default, |sets| {
+            SamplingFields::read(sets, longest)
+        })
+    }
+
+    /// Returns the model, or the adapter: SGLang names one in a field of its own.
+    fn model(&self, dialect: Dialect) -> Result<Cow<'a, str>, ViewError> {
+        if dialect == Dialect::SglangGenerate
+            && let Some(adapter) = self.get(Key::LoraPath).and_then(RawJson::string)
+            && !adapter.is_empty()
+        {
+            return Ok(adapter);
+        }
+        match self.get(Key::Model) {
+            None if dialect.model_is_optional() => Ok(Cow::Borrowed("")),
+            value => model(value),
+        }
+    }
+
+    /// Returns the salt. SGLang separates blocks by two fields, the second behind the first.
+    fn salt(&self, dialect: Dialect) -> Option<Cow<'a, str>> {
+        let text = |key| self.get(key).and_then(RawJson::string);
+        let salt = text(Key::CacheSalt);
+        let extra = (dialect == Dialect::SglangGenerate)
+            .then(|| text(Key::ExtraKey))
+            .flatten();
+        match (salt, extra) {
+            (Some(salt), Some(extra)) => Some(Cow::Owned(format!("{salt}{extra}"))),
+            (salt, extra) => salt.or(extra),
+        }
+    }
+
+    fn fidelity(&self, dialect: Dialect) -> Fidelity {
+        let has_media = MEDIA.into_iter().any(|key| self.get(key).is_some());
+        if dialect.model_is_optional() && has_media {
+            Fidelity::Likeness
+        } else {
+            Fidelity::Exact
+        }
+    }
+
+    fn kv(&self, dialect: Dialect, sampling: &SamplingFields<'a>) -> KvFields {
         // An echoed prompt comes with the logprobs of its own tokens.
         let echoes = dialect == Dialect::Completions && self.flag(Key::Echo) == Some(true);
+        // SGLang computes the prompt anew from the first token whose logprobs are wanted.
+        let starts_in_prompt = dialect == Dialect::SglangGenerate
+            && self.flag(Key::ReturnLogprob) != Some(false)
+            && self
+                .get(Key::LogprobStartLen)
+                .is_some_and(|start| start.integer() != Some(-1));
         let wants_prompt_logprobs = self.get(Key::PromptLogprobs).is_some()
-            || (echoes && self.get(Key::Logprobs).is_some());
+            || (echoes && self.get(Key::Logprobs).is_some())
+            || starts_in_prompt
+            || sampling.prompt_logprobs;
         KvFields {
             transfer_field: TRANSFER_FIELDS
                 .into_iter()
                 .find(|key| self.get(*key).is_some())
-                .map(Key::name),
+                .map(Key::name)
+                .or(sampling.transfer_field),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
         }
     }
@@ -116,6 +194,19 @@ impl<'a> BodyFields<'a> {
                 Key::Query,
                 Key::Items,
             ]),
+            Dialect::ChatBatch => self
+                .conversations()
+                .and_then(|mut all| all.next())
+                .map_or(PromptPart::None, PromptPart::Messages),
+            Dialect::TokenIds => self
+                .get(Key::TokenIds)
+                .map_or(PromptPart::None, prompts::token_ids),
+            // The engine takes the ids if it gets both, and embeddings only without either.
+            Dialect::SglangGenerate => self
+                .get(Key::InputIds)
+                .or_else(|| self.get(Key::Text))
+                .filter(|_| self.get(Key::InputEmbeds).is_none())
+                .map_or(PromptPart::None, prompts::of_completion),
             // These fields come from the chat that represents the request.
             Dialect::Responses | Dialect::Messages => PromptPart::None,
         }
@@ -138,7 +229,28 @@ impl<'a> BodyFields<'a> {
         }
     }
 
-    fn rendering(&self) -> Rendering<'a> {
+    /// Returns the conversations of a batch, each a list of messages.
+    fn conversations(&self) -> Option<impl Iterator<Item = RawJson<'a>>> {
+        self.get(Key::Messages).and_then(RawJson::elements)
+    }
+
+    /// Returns the bytes of the conversations after the first one.
+    fn further_bytes(&self, dialect: Dialect) -> usize {
+        if dialect != Dialect::ChatBatch {
+            return 0;
+        }
+        let all = self.conversations().into_iter().flatten();
+        all.skip(1).map(|one| one.as_str().len()).sum()
+    }
+
+    fn rendering(&self, dialect: Dialect, sampling: &SamplingFields<'a>) -> Rendering<'a> {
+        // These engines read no fields of a template here, and ignore those that stand in the body.
+        if dialect.model_is_optional() {
+            return Rendering {
+                truncate_prompt_tokens: sampling.truncate_prompt_tokens,
+                ..Rendering::default()
+            };
+        }
         Rendering {
             add_generation_prompt: self.flag(Key::AddGenerationPrompt),
             continue_final_message: self.flag(Key::ContinueFinalMessage),
@@ -156,7 +268,9 @@ impl<'a> BodyFields<'a> {
     /// Returns the fields that may contain several prompts.
     fn lists(&self, dialect: Dialect) -> impl Iterator<Item = (&'static str, RawJson<'a>)> {
         let keys: &[Key] = match dialect {
-            Dialect::Chat | Dialect::Responses | Dialect::Messages => &[],
+            Dialect::Chat | Dialect::Responses | Dialect::Messages | Dialect::TokenIds => &[],
+            Dialect::ChatBatch => &[Key::Messages],
+            Dialect::SglangGenerate => &[Key::Text, Key::InputIds],
             Dialect::Completions => &[Key::Prompt],
             Dialect::Embeddings => &[Key::Input],
             Dialect::Rerank => &[Key::Documents],
@@ -188,6 +302,13 @@ fn model(value: Option<RawJson<'_>>) -> Result<Cow<'_, str>, ViewError> {
         },
     };
     Err(ViewError::Model { found })
+}
+
+/// A whole number that can be a count.
+fn whole(value: RawJson<'_>) -> Option<u32> {
+    value
+        .integer()
+        .and_then(|number| u32::try_from(number).ok())
 }
 
 /// A string, or a number as written.

@@ -12,6 +12,7 @@ mod event_stream;
 mod hook;
 mod json_grammar;
 mod kept;
+mod native_generation;
 mod prefix_key;
 mod request_key;
 mod request_view;

@@ -11,4 +11,20 @@ pub(crate) enum ChatApi {
     Responses,
     /// `/v1/messages`.
     Messages,
+    /// `/v1/chat/completions/batch`.
+    ChatBatch,
+    /// `/inference/v1/generate`.
+    TokenIds,
+    /// SGLang's `/generate`.
+    SglangGenerate,
+}
+
+impl ChatApi {
+    /// Returns whether its prompts are texts or token ids, and no chats.
+    pub(crate) fn has_plain_prompts(self) -> bool {
+        matches!(
+            self,
+            Self::Completions | Self::TokenIds | Self::SglangGenerate
+        )
+    }
 }

@@ -133,6 +133,11 @@ impl SimApiError {
         json!({"type": "error", "error": {"type": kind, "message": self.message}})
     }
 
+    /// Returns the error in the format of SGLang's own API.
+    pub(crate) fn sglang(&self) -> serde_json::Value {
+        json!({"error": {"message": self.message}})
+    }
+
     pub(crate) fn into_response(self) -> Response<SimBody> {
         body::json(self.status, &self.value())
     }
@@ -141,6 +146,7 @@ impl SimApiError {
     pub(crate) fn into_response_in(self, dialect: ChatApi) -> Response<SimBody> {
         match dialect {
             ChatApi::Messages => body::json(self.status, &self.anthropic()),
+            ChatApi::SglangGenerate => body::json(self.status, &self.sglang()),
             _ => self.into_response(),
         }
     }

@@ -16,14 +16,16 @@ use crate::{
 use super::{
     ConnectionCut, SimApiError, SimBody, body,
     chat_api::ChatApi,
-    lines,
+    chat_batch, lines,
     logprobs::Logprobs,
     messages::{self, MessageReply},
     reply::{FinishedGeneration, ReplyFormat, RunningChoice},
     request::{self, GenerationBody},
     responses::{self, ResponseHead, ResponseReply},
+    sglang::{self, SglangReply},
     shape::{KvOffer, ReplyShape},
     stream::{BrokenEnd, SseReply, broken_body},
+    token_ids::{self, TokenIdsReply},
     transfer::Transfer,
 };
 
@@ -67,6 +69,9 @@ enum ApiContext {
     OpenAi,
     Response(Box<responses::ResponseContext>),
     Message,
+    /// The id that the client gave, if any.
+    TokenIds(Option<String>),
+    Sglang(sglang::SglangContext),
 }
 
 /// What a request says beside its body, checked.
@@ -83,39 +88,17 @@ async fn begin(
     headers: &HeaderMap,
     bytes: Bytes,
 ) -> Result<StartedGenerations, SimApiError> {
-    let (body, frame) = match dialect {
-        ChatApi::Responses => {
-            let (body, frame) = responses::read(state, &bytes)?;
-            (body, ApiContext::Response(Box::new(frame)))
-        }
-        ChatApi::Messages => (
-            messages::read(&bytes, messages::LengthRequirement::Needed)?,
-            ApiContext::Message,
-        ),
-        ChatApi::Chat | ChatApi::Completions => (
-            request::parse::<GenerationBody>(&bytes)?,
-            ApiContext::OpenAi,
-        ),
-    };
+    let (body, frame) = read(state, dialect, &bytes)?;
     let model = known_model(state, body.model.as_deref())?;
-    if body.cache_salt.as_deref() == Some("") {
-        return Err(SimApiError::bad_request(
-            "Parameter 'cache_salt' must be a non-empty string if provided.",
-            "cache_salt",
-        ));
-    }
-    let priority = body.priority.unwrap_or(0);
-    if priority != 0 && state.config.batch.scheduling == Scheduling::Arrival {
-        return Err(SimApiError::bad_request(
-            format!("Got priority {priority}, but this engine does not schedule by priority."),
-            "priority",
-        ));
-    }
-    let transfer = body
-        .kv_transfer_params
-        .clone()
-        .unwrap_or_default()
-        .transfer(state.config.role)?;
+    check(state, &body)?;
+    let role = state.config.role;
+    let transfer = match &body.disaggregated_params {
+        Some(params) => params.transfer(role)?,
+        None => {
+            let params = body.kv_transfer_params.clone().unwrap_or_default();
+            params.transfer(role)?
+        }
+    };
     let head = GenerationHead {
         dialect,
         headers,
@@ -130,6 +113,54 @@ async fn begin(
         stream,
         lines,
     })
+}
+
+/// Reads a body in the form of its API.
+fn read(
+    state: &ServerState,
+    dialect: ChatApi,
+    bytes: &[u8],
+) -> Result<(GenerationBody, ApiContext), SimApiError> {
+    Ok(match dialect {
+        ChatApi::Responses => {
+            let (body, frame) = responses::read(state, bytes)?;
+            (body, ApiContext::Response(Box::new(frame)))
+        }
+        ChatApi::Messages => (
+            messages::read(bytes, messages::LengthRequirement::Needed)?,
+            ApiContext::Message,
+        ),
+        ChatApi::Chat | ChatApi::Completions => {
+            (request::parse::<GenerationBody>(bytes)?, ApiContext::OpenAi)
+        }
+        ChatApi::ChatBatch => (chat_batch::read(bytes)?, ApiContext::OpenAi),
+        ChatApi::TokenIds => {
+            let (body, id) = token_ids::read(bytes)?;
+            (body, ApiContext::TokenIds(id))
+        }
+        ChatApi::SglangGenerate => {
+            let (body, frame) = sglang::read(bytes)?;
+            (body, ApiContext::Sglang(frame))
+        }
+    })
+}
+
+/// Checks the fields that all APIs share.
+fn check(state: &ServerState, body: &GenerationBody) -> Result<(), SimApiError> {
+    if body.cache_salt.as_deref() == Some("") {
+        return Err(SimApiError::bad_request(
+            "Parameter 'cache_salt' must be a non-empty string if provided.",
+            "cache_salt",
+        ));
+    }
+    let priority = body.priority.unwrap_or(0);
+    if priority != 0 && state.config.batch.scheduling == Scheduling::Arrival {
+        return Err(SimApiError::bad_request(
+            format!("Got priority {priority}, but this engine does not schedule by priority."),
+            "priority",
+        ));
+    }
+    Ok(())
 }
 
 fn reply_of(
@@ -161,14 +192,29 @@ fn reply_of(
             bare_id(&state, headers),
             model,
         )),
+        ApiContext::TokenIds(id) => Box::new(TokenIdsReply::new(
+            given_id(headers)
+                .or(id)
+                .unwrap_or_else(|| bare_id(&state, headers)),
+            body,
+            state.config.api.usage_details,
+        )),
+        ApiContext::Sglang(frame) => {
+            let id = frame.rid.clone();
+            let id = id.unwrap_or_else(|| bare_id(&state, headers));
+            Box::new(SglangReply::new(id, frame))
+        }
         ApiContext::OpenAi => {
-            let kind = if dialect == ChatApi::Chat {
-                "chatcmpl"
-            } else {
+            let kind = if dialect == ChatApi::Completions {
                 "cmpl"
+            } else {
+                "chatcmpl"
             };
             Box::new(ReplyShape {
-                offers: (transfer == Transfer::Leaves).then(|| kv_offer(&state)),
+                offers: (transfer == Transfer::Leaves && body.disaggregated_params.is_none())
+                    .then(|| kv_offer(&state)),
+                context_id: (transfer == Transfer::Leaves && body.disaggregated_params.is_some())
+                    .then(|| state.counts.next_id()),
                 dialect,
                 id: reply_id(&state, kind, headers),
                 created,
@@ -265,19 +311,21 @@ pub(crate) fn reply_id(state: &ServerState, kind: &str, headers: &HeaderMap) -> 
     format!("{kind}-{}", bare_id(state, headers))
 }
 
-fn bare_id(state: &ServerState, headers: &HeaderMap) -> String {
+/// Returns the client's `x-request-id`.
+fn given_id(headers: &HeaderMap) -> Option<String> {
     let given = headers.get("x-request-id").and_then(|id| id.to_str().ok());
     let given = given.filter(|id| {
         (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
     });
-    given.map_or_else(
-        || {
-            format!(
-                "{:08x}{:08x}",
-                state.started_unix_s & 0xffff_ffff,
-                state.counts.next_id()
-            )
-        },
-        str::to_owned,
-    )
+    given.map(str::to_owned)
+}
+
+fn bare_id(state: &ServerState, headers: &HeaderMap) -> String {
+    given_id(headers).unwrap_or_else(|| {
+        format!(
+            "{:08x}{:08x}",
+            state.started_unix_s & 0xffff_ffff,
+            state.counts.next_id()
+        )
+    })
 }

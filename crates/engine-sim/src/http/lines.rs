@@ -30,6 +30,7 @@ pub(crate) async fn start(
     let choices = choice_count(&body)?;
     let options = Arc::new(reply_options::parse(&body, dialect)?);
     let params = body.kv_transfer_params.clone().unwrap_or_default();
+    let disaggregated = body.disaggregated_params.clone();
     let max_tokens = body.max_completion_tokens.or(body.max_tokens);
     let open_end = open_end(dialect, &body);
     let salt: Option<Arc<str>> = body.cache_salt.as_deref().map(Arc::from);
@@ -40,7 +41,10 @@ pub(crate) async fn start(
     let mut lines = Vec::new();
     for prompt in prompts(Arc::clone(state), dialect, body).await? {
         if transferred {
-            params.check(&prompt, state.config.cache.block_size.tokens())?;
+            match &disaggregated {
+                Some(state) => state.check(&prompt)?,
+                None => params.check(&prompt, state.config.cache.block_size.tokens())?,
+            }
         }
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let available_tokens = state.config.max_model_len.saturating_sub(prompt_tokens);
@@ -98,7 +102,7 @@ fn open_end(dialect: ChatApi, body: &GenerationBody) -> OpenEnd {
     match dialect {
         _ if body.ignore_eos.unwrap_or(false) => OpenEnd::Longest,
         ChatApi::Responses | ChatApi::Messages => OpenEnd::NaturalWithin,
-        ChatApi::Chat | ChatApi::Completions => OpenEnd::Natural,
+        _ => OpenEnd::Natural,
     }
 }
 

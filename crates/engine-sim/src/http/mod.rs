@@ -5,6 +5,8 @@
 
 mod body;
 mod chat_api;
+mod chat_batch;
+mod disaggregated;
 mod embeddings;
 mod error;
 mod generate;
@@ -21,9 +23,11 @@ mod request;
 mod responses;
 mod routes;
 mod scoring;
+mod sglang;
 mod shape;
 mod sim;
 mod stream;
+mod token_ids;
 mod tokenize;
 mod transfer;
 

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use prompt::ChatRequest;
+use serde_json::value::RawValue;
 
 use crate::server_state::ServerState;
 
 use super::{
     SimApiError,
     chat_api::ChatApi,
+    chat_batch,
     request::{GenerationBody, Prompts},
 };
 
@@ -23,8 +25,18 @@ pub(crate) async fn prompts(
         return Ok(vec![ids.as_slice().into()]);
     }
     let tokenised = runtime::spawn_blocking(move || match dialect {
-        ChatApi::Completions => text_ids(&state, body),
-        _ => Ok(vec![chat_ids(&state, &body)?.into()]),
+        dialect if dialect.has_plain_prompts() => text_ids(&state, body),
+        ChatApi::ChatBatch => chat_batch::conversations(&body)?
+            .iter()
+            .map(|messages| chat_ids(&state, &body, messages).map(Arc::from))
+            .collect(),
+        _ => {
+            let messages = body
+                .messages
+                .as_ref()
+                .ok_or_else(|| SimApiError::bad_request("messages: Field required", "messages"))?;
+            Ok(vec![chat_ids(&state, &body, messages)?.into()])
+        }
     });
     tokenised.await.unwrap_or_else(|error| {
         tracing::error!(%error, "tokenising failed");
@@ -32,11 +44,11 @@ pub(crate) async fn prompts(
     })
 }
 
-fn chat_ids(state: &ServerState, body: &GenerationBody) -> Result<Vec<u32>, SimApiError> {
-    let messages = body
-        .messages
-        .as_ref()
-        .ok_or_else(|| SimApiError::bad_request("messages: Field required", "messages"))?;
+fn chat_ids(
+    state: &ServerState,
+    body: &GenerationBody,
+    messages: &RawValue,
+) -> Result<Vec<u32>, SimApiError> {
     if messages
         .get()
         .trim_start_matches(['[', ' ', '\n', '\t', '\r'])

@@ -19,7 +19,7 @@ pub(crate) fn parse(body: &GenerationBody, dialect: ChatApi) -> Result<ReplyOpti
         body.include_stop_str_in_output.unwrap_or(false),
     );
     let form = form::form(body)?;
-    if dialect == ChatApi::Completions {
+    if dialect.has_plain_prompts() {
         return Ok(ReplyOptions {
             form,
             stop,

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 
-use super::{error::SimApiError, transfer::TransferParams};
+use super::{disaggregated::DisaggregatedParams, error::SimApiError, transfer::TransferParams};
 
 /// Maximum length of a body; a longer one is rejected.
 const MOST_BYTES: usize = 64 << 20;
@@ -29,6 +29,7 @@ pub(crate) struct GenerationBody {
     /// The prompt as another engine tokenised it.
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
     pub(crate) kv_transfer_params: Option<TransferParams>,
+    pub(crate) disaggregated_params: Option<DisaggregatedParams>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: Option<i64>,
     pub(crate) add_generation_prompt: Option<bool>,

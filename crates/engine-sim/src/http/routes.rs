@@ -37,6 +37,15 @@ pub(crate) async fn answer(
         "/v1/chat/completions" if post => {
             return generate::answer(state, ChatApi::Chat, request).await;
         }
+        "/v1/chat/completions/batch" if post => {
+            return generate::answer(state, ChatApi::ChatBatch, request).await;
+        }
+        "/inference/v1/generate" if post => {
+            return generate::answer(state, ChatApi::TokenIds, request).await;
+        }
+        "/generate" if post => {
+            return generate::answer(state, ChatApi::SglangGenerate, request).await;
+        }
         "/v1/completions" if post => {
             return generate::answer(state, ChatApi::Completions, request).await;
         }
@@ -76,7 +85,10 @@ pub(crate) async fn answer(
 }
 
 /// All paths above, to distinguish a wrong method from a wrong path.
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 28] = [
+    "/v1/chat/completions/batch",
+    "/inference/v1/generate",
+    "/generate",
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::{
+    config::UsageDetails,
     generation::RenderedToken,
     script::{Channel, StopCause},
     server_state::ServerState,
@@ -14,6 +15,7 @@ use crate::{
 use super::{
     SimApiError,
     chat_api::ChatApi,
+    disaggregated,
     logprobs::Logprobs,
     reply::{FinishedGeneration, ReplyFormat, RunningChoice, Usage, data},
     transfer,
@@ -34,6 +36,8 @@ pub(crate) struct ReplyShape {
     pub(crate) logprobs: Option<Logprobs>,
     /// The prompt's KV that another engine will fetch.
     pub(crate) offers: Option<KvOffer>,
+    /// The number of a context request, whose prompt another engine continues.
+    pub(crate) context_id: Option<u64>,
     /// Choices whose stream has begun, by index.
     pub(crate) progress: HashMap<usize, ChoiceProgress>,
 }
@@ -53,7 +57,7 @@ pub(crate) struct ChoiceProgress {
 }
 
 /// Returns OpenAI's finish reason and vLLM's stop reason.
-fn reasons(ending: &StopCause) -> (&'static str, Value) {
+pub(crate) fn reasons(ending: &StopCause) -> (&'static str, Value) {
     match ending {
         StopCause::Stop => ("stop", Value::Null),
         StopCause::StopString(stop) => ("stop", json!(stop)),
@@ -68,6 +72,14 @@ fn call_id(id: &str) -> String {
 }
 
 impl ReplyShape {
+    /// Returns when the usage reports cached tokens: never in that of a batch.
+    fn usage_details(&self) -> UsageDetails {
+        match self.dialect {
+            ChatApi::ChatBatch => UsageDetails::Never,
+            _ => self.state.config.api.usage_details,
+        }
+    }
+
     fn choice(&self, index: usize, one: &FinishedGeneration) -> Value {
         let mut choice = json!({"index": index});
         match self.dialect {
@@ -221,7 +233,7 @@ impl ReplyFormat for ReplyShape {
             "choices": choices,
             "service_tier": null,
             "system_fingerprint": FINGERPRINT,
-            "usage": Usage::of(finished).value(self.state.config.api.usage_details),
+            "usage": Usage::of(finished).value(self.usage_details()),
         });
         if self.dialect == ChatApi::Chat {
             reply["prompt_logprobs"] = Value::Null;
@@ -237,6 +249,11 @@ impl ReplyFormat for ReplyShape {
             }
             _ => Value::Null,
         };
+        if let ([one], Some(id)) = (finished, self.context_id) {
+            reply["prompt_token_ids"] = json!(one.prompt);
+            reply["choices"][0]["disaggregated_params"] =
+                disaggregated::offered(&one.prompt, &one.tokens, id);
+        }
         reply["ec_transfer_params"] = Value::Null;
         reply["metrics"] = Value::Null;
         reply

@@ -97,7 +97,8 @@ pub(crate) fn offered(prompt: &[u32], block_tokens: u32, engine_id: &str) -> Val
     })
 }
 
-fn digest(prompt: &[u32]) -> String {
+/// Returns a digest of a prompt.
+pub(super) fn digest(prompt: &[u32]) -> String {
     // Equal in every process: no part of it is random.
     let mut hasher = DefaultHasher::new();
     prompt.hash(&mut hasher);

@@ -7,6 +7,7 @@ mod support;
 mod apis;
 mod events;
 mod faults;
+mod native;
 mod replies;
 mod switches;
 mod tools;

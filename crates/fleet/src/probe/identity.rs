@@ -9,14 +9,13 @@ use super::{
     ProbeClient, ProbeError,
     client::{probe_error, unexpected},
     event_endpoints::{self, EventEndpoint},
-    messages,
-    metrics_text::{self, EngineMetrics, Scrape},
+    messages, metrics_page,
+    metrics_text::{EngineMetrics, Scrape},
     model_list::{self, ModelList},
 };
 use crate::{EngineKind, MessagesMode, engine::list_is_optional, worker_machine::CheckOutcome};
 
 const LARGEST_MODEL_LIST: usize = 4 << 20;
-const LARGEST_METRICS: usize = 16 << 20;
 const LARGEST_VERSION: usize = 64 << 10;
 const LARGEST_SOURCES: usize = 1 << 20;
 /// Longest accepted version, in bytes.
@@ -129,7 +128,7 @@ pub(crate) async fn identify(
     let (list, version, metrics, sources, messages) = tokio::join!(
         list_models(client, engine),
         side.fetch("/version", LARGEST_VERSION),
-        side.fetch("/metrics", LARGEST_METRICS),
+        metrics_page::fetch(&side, engine),
         side.fetch("/kv_event_sources", LARGEST_SOURCES),
         messages::messages_mode(&side, messages),
     );
@@ -138,10 +137,7 @@ pub(crate) async fn identify(
     let host = client.url().host().unwrap_or("127.0.0.1");
     let fresh = EngineFacts {
         version: version.map(|body| read_version(&body?)),
-        metrics: metrics.map(|body| {
-            body.map(|body| metrics_text::read(&String::from_utf8_lossy(&body)))
-                .unwrap_or_default()
-        }),
+        metrics: metrics.map(Option::unwrap_or_default),
         announced: sources.map(|body| event_endpoints::read(&body?, host)),
         messages,
     };
@@ -196,12 +192,9 @@ pub(crate) async fn list_models(
 }
 
 /// Requests the engine's own load and counters.
-pub(crate) async fn scrape(client: &ProbeClient) -> Option<Scrape> {
-    let body = client
-        .with_timeout(SIDE_REQUEST_TIMEOUT)
-        .get_ok("/metrics", LARGEST_METRICS)
-        .await?;
-    Some(metrics_text::read(&String::from_utf8_lossy(&body)).scrape())
+pub(crate) async fn scrape(client: &ProbeClient, engine: Option<EngineKind>) -> Option<Scrape> {
+    let found = metrics_page::fetch_within(client, engine, SIDE_REQUEST_TIMEOUT).await?;
+    Some(found.scrape())
 }
 
 fn read_version(body: &[u8]) -> Option<Arc<str>> {

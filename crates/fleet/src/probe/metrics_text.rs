@@ -5,8 +5,14 @@
 
 use kv_blocks::BlockSize;
 
-use super::prefix_cache::{MOST_RANKS, PrefixCache};
+use super::{
+    engine_figures::{EngineFigures, InvalidFigure},
+    prefix_cache::{MOST_RANKS, PrefixCache},
+};
 use crate::EngineLoad;
+
+/// Longest line that is read, in bytes. The configuration of vLLM's cache takes two thousand.
+const LONGEST_LINE: usize = 64 << 10;
 
 /// An engine's metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +30,10 @@ pub(crate) struct EngineMetrics {
     /// Running and waiting requests summed over ranks, and the highest usage of them.
     pub(crate) load: EngineLoad,
     pub(crate) prefix_cache: PrefixCache,
+    /// Whether it is a page of SGLang or TensorRT-LLM.
+    pub(crate) is_other_engine: bool,
+    /// The first figure of these engines that cannot be used.
+    pub(crate) invalid: Option<InvalidFigure>,
 }
 
 /// The part that changes while the engine works.
@@ -31,13 +41,20 @@ pub(crate) struct EngineMetrics {
 pub(crate) struct Scrape {
     pub(crate) load: EngineLoad,
     pub(crate) prefix_cache: PrefixCache,
+    pub(crate) invalid: Option<InvalidFigure>,
 }
 
 impl EngineMetrics {
+    /// Returns whether the page is that of an engine whose metrics are read.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_vllm || self.is_other_engine
+    }
+
     pub(crate) fn scrape(&self) -> Scrape {
         Scrape {
             load: self.load,
             prefix_cache: self.prefix_cache.clone(),
+            invalid: self.invalid.clone(),
         }
     }
 }
@@ -45,11 +62,13 @@ impl EngineMetrics {
 /// Reads the text; never fails.
 pub(crate) fn read(text: &str) -> EngineMetrics {
     let mut found = EngineMetrics::default();
-    for line in text.lines() {
+    let mut figures = EngineFigures::default();
+    for line in text.lines().filter(|line| line.len() <= LONGEST_LINE) {
         let Some(sample) = MetricSample::read(line) else {
             continue;
         };
         let Some(name) = sample.name.strip_prefix("vllm:") else {
+            figures.add_sample(&sample);
             continue;
         };
         found.is_vllm = true;
@@ -93,6 +112,11 @@ pub(crate) fn read(text: &str) -> EngineMetrics {
                 .add(name, sample.label("engine"), sample.value),
         }
     }
+    if !found.is_vllm && figures.is_known {
+        found.load = figures.load();
+        found.is_other_engine = true;
+        found.invalid = figures.invalid;
+    }
     found
 }
 
@@ -108,10 +132,11 @@ fn add(sum: &mut Option<u32>, value: f64) {
     }
 }
 
-struct MetricSample<'a> {
-    name: &'a str,
+/// One sample of a page.
+pub(super) struct MetricSample<'a> {
+    pub(super) name: &'a str,
     labels: &'a str,
-    value: f64,
+    pub(super) value: f64,
 }
 
 impl<'a> MetricSample<'a> {
@@ -138,7 +163,7 @@ impl<'a> MetricSample<'a> {
     }
 
     /// Returns the value of a label as written: none of the used labels contains escapes.
-    fn label(&self, key: &str) -> Option<&'a str> {
+    pub(super) fn label(&self, key: &str) -> Option<&'a str> {
         let mut rest = self.labels;
         loop {
             let (name, after) = rest.split_once("=\"")?;

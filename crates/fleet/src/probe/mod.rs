@@ -3,10 +3,13 @@
 
 pub(crate) mod client;
 mod connect;
+mod engine_figures;
 pub(crate) mod event_endpoints;
 pub(crate) mod health_check;
 mod identity;
+mod iteration_stats;
 mod messages;
+mod metrics_page;
 pub(crate) mod metrics_text;
 pub(crate) mod model_list;
 pub(crate) mod prefix_cache;
@@ -17,4 +20,4 @@ pub(crate) use health_check::HealthCheckPlan;
 pub(crate) use identity::{
     CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, identify, list_models, scrape,
 };
-pub(crate) use metrics_text::Scrape;
+pub(crate) use metrics_text::{EngineMetrics, Scrape};

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tracing::warn;
+
 use super::{AFTER_STALL, Supervisor};
 use crate::{
     EngineLoad,
@@ -27,7 +29,10 @@ pub(super) async fn side_request(
     known: KnownFacts,
 ) -> SideFinding {
     match request {
-        SideRequest::Load => SideFinding::Load(probe::scrape(&checker.config.client).await),
+        SideRequest::Load => {
+            let config = &checker.config;
+            SideFinding::Load(probe::scrape(&config.client, config.engine).await)
+        }
         SideRequest::Identity => {
             let found = checker.identify_worker(&known, CheckPace::Thorough).await;
             SideFinding::Identity(found.map(Box::new))
@@ -88,12 +93,25 @@ impl Supervisor {
         }
     }
 
+    /// Logs a figure that cannot be used, once for each worker.
+    pub(super) fn report_invalid(&mut self, scrape: &Scrape) {
+        if let Some(invalid) = &scrape.invalid
+            && !std::mem::replace(&mut self.reported_invalid, true)
+        {
+            warn!(
+                worker = %self.checker.config.name, figure = %invalid.name, value = %invalid.value,
+                "the engine reports a load that cannot be used, and it is ignored: expected a share from 0 to 1, or a number of requests"
+            );
+        }
+    }
+
     /// Applies the finding of the side request.
     pub(super) async fn side_request_ended(&mut self, found: SideFinding) {
         match found {
             SideFinding::Load(Some(scrape)) => {
                 let now = self.worker_table.clock.now();
                 self.worker_table.record_scrape(self.id(), now, &scrape);
+                self.report_invalid(&scrape);
                 let report = LoadReport::Read(load_figures(&scrape));
                 self.feed(WorkerEvent::LoadRead(report)).await;
             }

@@ -5,6 +5,7 @@ use tracing::warn;
 
 use super::{Supervisor, findings::load_figures};
 use crate::{
+    probe::EngineMetrics,
     worker_identity::WorkerIdentity,
     worker_machine::{IdentityReport, IdentitySource, WorkerEvent},
 };
@@ -25,11 +26,15 @@ impl Supervisor {
         }
         if let Some((at, scrape)) = &found.scrape {
             self.worker_table.record_scrape(id, *at, scrape);
+            self.report_invalid(scrape);
         }
         let report = IdentityReport {
             source,
             complete: found.complete,
-            reports_load: found.engine == EngineKind::Vllm,
+            reports_load: matches!(
+                found.engine,
+                EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm
+            ) || found.facts.metrics().is_some_and(EngineMetrics::is_known),
             load: found
                 .scrape
                 .as_ref()

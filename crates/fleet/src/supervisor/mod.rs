@@ -52,6 +52,8 @@ pub(crate) struct Supervisor {
     streams_read_at: Moment,
     /// Whether a block size of its events that is not the configured one has been reported.
     other_block_size_reported: bool,
+    /// Whether a figure that cannot be used was logged.
+    reported_invalid: bool,
 }
 
 impl Supervisor {
@@ -79,6 +81,7 @@ impl Supervisor {
             side_request: None,
             streams_read_at: Moment::START,
             other_block_size_reported: false,
+            reported_invalid: false,
         }
     }
 

@@ -24,6 +24,7 @@ use super::{
     reply,
     reply_body::ReplyBody,
     send::{PriorityField, RoutedRequest},
+    tokenize_api::model_asked_for,
     translate::{ReplyContext, RequestTranslator, TranslationStage},
 };
 use crate::{
@@ -89,7 +90,11 @@ impl GenerationStages {
     ) -> Result<RoutedRequest, ApiError> {
         let mut translated = self.translate(call, dialect).await?;
         let (body, translator) = (translated.body.clone(), &translated.translator);
-        let view = translator.request_view(translated.dialect, &body)?;
+        let mut view = translator.request_view(translated.dialect, &body)?;
+        if view.model.is_empty() {
+            let only = model_asked_for(&self.delivery.queue.fleet, None)?;
+            view.model = only.to_string().into();
+        }
         self.check(&translated, &view)?;
         let choice = self.choose_model(&mut translated, &view).await?;
         let identified = self.identify(&translated, choice, &view).await;
@@ -322,9 +327,14 @@ fn check_counts(
         "stop"
     };
     let prompts = view.counts.prompts_field.unwrap_or("prompt");
+    let (choices, stop) = if dialect.model_is_optional() {
+        ("sampling_params.n", "sampling_params.stop")
+    } else {
+        ("n", stop)
+    };
     for (field, requested, most, key) in [
         (
-            "n",
+            choices,
             view.counts.choices,
             limits.max_choices,
             "server.max_choices",
@@ -338,7 +348,7 @@ fn check_counts(
         (stop, view.counts.stops, limits.max_stop, "server.max_stop"),
     ] {
         if most > 0 && requested > most {
-            let what = if field == "n" {
+            let what = if field == choices {
                 "is"
             } else {
                 "has this many entries:"
@@ -390,6 +400,22 @@ mod tests {
                 Dialect::Completions,
                 r#""prompt":"a","n":3,"stop":["a","b","c"]"#,
                 "n",
+            ),
+            (
+                Dialect::ChatBatch,
+                r#""messages":[[{}],[{}],[{}]]"#,
+                "messages",
+            ),
+            (
+                Dialect::TokenIds,
+                r#""token_ids":[1,2,3],"sampling_params":{"n":3}"#,
+                "sampling_params.n",
+            ),
+            (Dialect::SglangGenerate, r#""text":["a","b","c"]"#, "text"),
+            (
+                Dialect::SglangGenerate,
+                r#""text":"a","sampling_params":{"stop":["a","b","c"]}"#,
+                "sampling_params.stop",
             ),
         ] {
             let body = format!(r#"{{"model":"m",{fields}}}"#);

@@ -6,7 +6,7 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use dialect::{ApiError, Dialect, ErrorCode, TokenizeView};
-use fleet::ModelView;
+use fleet::{Fleet, ModelView};
 use http::Response;
 use kv_blocks::Moment;
 use net::Clock;
@@ -156,7 +156,7 @@ async fn model_and_tokenizer(
     let named = pool.run(cost, move || (route.model)(&bytes)).await;
     let named =
         named.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
-    let id = model_asked_for(gateway, named?)?;
+    let id = model_asked_for(gateway.fleet(), named?)?;
     tokenizer_of(gateway, &id).await
 }
 
@@ -193,10 +193,10 @@ pub(super) fn max_wait(gateway: &Gateway, received: Moment) -> Duration {
 }
 
 /// Returns the model's id: the requested one, else the only one.
-fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>, ApiError> {
+pub(super) fn model_asked_for(fleet: &Fleet, named: Option<String>) -> Result<Arc<str>, ApiError> {
     named
         .map(Arc::from)
-        .or_else(|| gateway.fleet().only_model())
+        .or_else(|| fleet.only_model())
         .ok_or_else(|| {
             let message =
                 "model is missing and there is not exactly one: name a model that /v1/models lists";

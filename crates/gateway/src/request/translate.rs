@@ -256,7 +256,9 @@ impl RequestTranslator {
         body: &'b [u8],
     ) -> Result<RequestView<'b>, ApiError> {
         let mut view = dialect::view(dialect, body)?;
-        view.fidelity = self.fidelity;
+        if self.fidelity == Fidelity::Likeness {
+            view.fidelity = Fidelity::Likeness;
+        }
         if let (Dialect::Embeddings | Dialect::Rerank | Dialect::Score, None) =
             (self.dialect, view.max_tokens)
         {
@@ -267,7 +269,10 @@ impl RequestTranslator {
 
     /// Returns whether another worker may compute the prompt.
     pub(super) fn can_split(&self) -> bool {
-        self.dialect != Dialect::Responses
+        !matches!(
+            self.dialect,
+            Dialect::Responses | Dialect::ChatBatch | Dialect::TokenIds | Dialect::SglangGenerate
+        )
     }
 
     /// Returns the worker that holds the response that this request continues, if it is known and
@@ -299,7 +304,14 @@ impl RequestTranslator {
             return self.as_message(stage, call, context, rewrites).await;
         }
         let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
-            let is_openai = matches!(self.dialect, Dialect::Chat | Dialect::Completions);
+            let is_openai = matches!(
+                self.dialect,
+                Dialect::Chat
+                    | Dialect::Completions
+                    | Dialect::ChatBatch
+                    | Dialect::TokenIds
+                    | Dialect::SglangGenerate
+            );
             return Ok(UpstreamRequest {
                 is_openai,
                 ..UpstreamRequest::as_received(call, rewrites)
@@ -422,8 +434,8 @@ pub(super) struct UpstreamRequest<'c> {
     /// Translates the reply back.
     pub(super) reply_translator: ReplyTranslator,
     pub(super) rewrites: Vec<&'static str>,
-    /// Whether it is a chat or a completion: engines accept their priority member with these, and
-    /// count their prompts as the router does.
+    /// Whether it is a chat, a completion or a form of these: engines accept their priority member
+    /// with these, and count their prompts as the router does.
     pub(super) is_openai: bool,
 }
 

@@ -71,8 +71,13 @@ impl<'a> Eligibility<'a> {
         let is_needed = if has_cached_route && cache.enabled {
             directive != StoreDirective::Nothing
         } else {
-            // A response stored at an engine is for one client to continue.
-            let may_be_shared = coalesces && request.dialect != Dialect::Responses;
+            // A response stored at an engine is for one client to continue; a temperature in
+            // `sampling_params` is not read.
+            let is_alone = matches!(
+                request.dialect,
+                Dialect::Responses | Dialect::TokenIds | Dialect::SglangGenerate
+            );
+            let may_be_shared = coalesces && !is_alone;
             may_be_shared && directive == StoreDirective::Usual && mentions(request.body)
         };
         let body = if is_needed {
@@ -303,6 +308,32 @@ mod tests {
             let eligibility = cached(request).await;
             assert_eq!(eligibility.cacheable, Some(cacheable));
             assert_eq!(key(&eligibility).is_some(), is_shared, "{overrides:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_engines_own_apis_are_neither_cached_nor_coalesced() {
+        let headers = HeaderMap::new();
+        for (dialect, may_be_shared) in [
+            (Dialect::ChatBatch, true),
+            (Dialect::TokenIds, false),
+            (Dialect::SglangGenerate, false),
+        ] {
+            let request = CacheRequest {
+                dialect,
+                ..chat(&headers, &BODY)
+            };
+            let coalescing = CacheSection {
+                enable_deduplication: true,
+                ..CacheSection::default()
+            };
+            let cache = ResponseCacheSection {
+                enabled: true,
+                ..ResponseCacheSection::default()
+            };
+            let eligibility = Eligibility::of(request, &coalescing, &cache).await;
+            assert_eq!(eligibility.cacheable, None, "{dialect:?}");
+            assert_eq!(eligibility.body.is_some(), may_be_shared, "{dialect:?}");
         }
     }
 

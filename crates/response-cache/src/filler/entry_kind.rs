@@ -66,7 +66,13 @@ fn number(dialect: Dialect) -> u8 {
         Dialect::Chat => 1,
         Dialect::Completions => 2,
         Dialect::Messages => 3,
-        Dialect::Responses | Dialect::Embeddings | Dialect::Rerank | Dialect::Score => 0,
+        Dialect::Responses
+        | Dialect::Embeddings
+        | Dialect::Rerank
+        | Dialect::Score
+        | Dialect::ChatBatch
+        | Dialect::TokenIds
+        | Dialect::SglangGenerate => 0,
     }
 }
 

@@ -109,6 +109,32 @@ async fn token_ids_that_the_engine_cuts_have_a_length_and_no_blocks() {
 }
 
 #[tokio::test]
+async fn token_ids_beside_pictures_have_a_length_and_no_blocks() {
+    let body = r#"{"token_ids":[1,2,3],"features":{"mm_hashes":{}}}"#;
+    let found = identified_as(Fidelity::Likeness, &Arc::default(), Dialect::TokenIds, body).await;
+    assert_eq!((found.source, found.tokens), (PromptSource::None, 3));
+    assert!(found.blocks.is_none());
+}
+
+#[tokio::test]
+async fn the_other_conversations_of_a_batch_add_to_its_length() {
+    let long = "word ".repeat(400);
+    let first = r#"[{"role":"user","content":"one"}]"#;
+    let batch =
+        format!(r#"{{"model":"m","messages":[{first},[{{"role":"user","content":"{long}"}}]]}}"#);
+    let alone = format!(r#"{{"model":"m","messages":[{first}]}}"#);
+    let batch = identified(TokenizerSource::None, Dialect::ChatBatch, &batch).await;
+    let alone = identified(TokenizerSource::None, Dialect::ChatBatch, &alone).await;
+    assert!(batch.tokens > alone.tokens + 300, "{}", batch.tokens);
+    assert!(batch.new_tokens > alone.new_tokens + 300);
+    let chain = |prompt: &TokenizedPrompt| {
+        let blocks = prompt.blocks.as_ref().expect("its text stands for it");
+        blocks.token_count()
+    };
+    assert_eq!(chain(&batch), chain(&alone));
+}
+
+#[tokio::test]
 async fn without_a_tokenizer_or_a_worker_to_ask_the_text_stands_for_the_prompt() {
     for source in [TokenizerSource::None, TokenizerSource::Remote] {
         for (dialect, body) in [

@@ -32,6 +32,7 @@ mod doctor;
 mod dynamo_mode;
 mod dynamo_prediction;
 mod encryption;
+mod engine_load;
 mod events;
 #[cfg(feature = "nats")]
 mod events_relay;
@@ -49,6 +50,7 @@ mod lmcache;
 mod long_warm_up;
 mod lmcache_events;
 mod model_routing;
+mod native_generation;
 mod openapi;
 mod parity;
 mod prefill_decode;

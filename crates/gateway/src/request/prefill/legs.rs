@@ -107,6 +107,23 @@ impl PrefillDecodeLegs<'_> {
             .await
     }
 
+    /// Runs the decode leg after the prefill, with the body that the prefill's reply gave.
+    pub(super) async fn decode_after(
+        &self,
+        decode: Result<Bytes, Box<AttemptFailure>>,
+        guard: &mut RequestGuard,
+    ) -> LegsOutcome {
+        let body = match decode {
+            Ok(body) => body,
+            Err(failure) => {
+                guard.fail_prefill(&failure);
+                return LegsOutcome::PrefillFailed;
+            }
+        };
+        guard.record_decode_sent();
+        LegsOutcome::Decode(Box::new(self.decode(body).await))
+    }
+
     /// Runs both legs at once, for engines that rendezvous by themselves. If the prefill fails, the
     /// decode connection is closed; once the decode worker answers it has the prompt, so the
     /// prefill is not waited for.

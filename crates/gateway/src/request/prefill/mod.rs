@@ -13,6 +13,7 @@ mod nixl;
 mod sglang;
 #[cfg(test)]
 mod tests;
+mod trtllm;
 
 use config::{Connector, DisaggregationSection};
 use dialect::{ApiError, ErrorCode, PromptPart, RequestView};
@@ -115,5 +116,6 @@ pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, guard: &mut RequestGuard)
         Connector::Mooncake => mooncake::send(legs, guard).await,
         Connector::Sglang => sglang::send(legs, guard).await,
         Connector::Nixl => nixl::send(legs, guard).await,
+        Connector::Trtllm => trtllm::send(legs, guard).await,
     }
 }

@@ -27,15 +27,8 @@ const PREFILL: [Edit<'_>; 7] = [
 ];
 
 pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, guard: &mut RequestGuard) -> LegsOutcome {
-    let decode = match decode_body(legs, guard).await {
-        Ok(body) => body,
-        Err(failure) => {
-            guard.fail_prefill(&failure);
-            return LegsOutcome::PrefillFailed;
-        }
-    };
-    guard.record_decode_sent();
-    LegsOutcome::Decode(Box::new(legs.decode(decode).await))
+    let decode = decode_body(legs, guard).await;
+    legs.decode_after(decode, guard).await
 }
 
 async fn decode_body(

@@ -25,7 +25,7 @@ const PREFILL: u32 = 1;
 const DECODE: u32 = 2;
 const CLIENT: &str = r#"{"model":"m","messages":[]}"#;
 
-fn gateway(connector: Connector) -> TestGateway {
+pub(super) fn gateway(connector: Connector) -> TestGateway {
     let mut test = TestGateway::new();
     let context = Arc::new(PrefillContext::new(DisaggregationSection {
         connector,
@@ -38,7 +38,7 @@ fn gateway(connector: Connector) -> TestGateway {
 }
 
 /// A chat for a prefill worker, whose bootstrap server has this port, and a decode worker.
-fn chat(test: &TestGateway, bootstrap_port: u16) -> RoutedRequest {
+pub(super) fn chat(test: &TestGateway, bootstrap_port: u16) -> RoutedRequest {
     let prefill = WorkerView {
         role: Role::Prefill,
         bootstrap_port: NonZeroU16::new(bootstrap_port),
@@ -55,7 +55,7 @@ fn chat(test: &TestGateway, bootstrap_port: u16) -> RoutedRequest {
 }
 
 /// The bodies that were sent, with the worker of each.
-fn bodies(test: &TestGateway) -> Vec<(u32, serde_json::Value)> {
+pub(super) fn bodies(test: &TestGateway) -> Vec<(u32, serde_json::Value)> {
     let requests = test.upstream.take_requests();
     let one = |request: http::Request<bytes::Bytes>| {
         let host = request.headers()["host"]
@@ -69,12 +69,12 @@ fn bodies(test: &TestGateway) -> Vec<(u32, serde_json::Value)> {
     requests.into_iter().map(one).collect()
 }
 
-fn note(receipt: &Receipt) -> &PrefillNote {
+pub(super) fn note(receipt: &Receipt) -> &PrefillNote {
     let decision = receipt.decision().expect("it was decided");
     decision.prefill.as_ref().expect("the model is split")
 }
 
-async fn deliver(
+pub(super) async fn deliver(
     connector: Connector,
     prefill: FakeReply,
     decode: FakeReply,
@@ -87,7 +87,7 @@ async fn deliver(
     (test, reply, receipt)
 }
 
-fn ok(text: &'static str) -> FakeReply {
+pub(super) fn ok(text: &'static str) -> FakeReply {
     FakeReply::json(200, text)
 }
 

@@ -60,6 +60,26 @@ fn cases(choices: usize, prompts: usize, stops: usize) -> Vec<(&'static str, Val
             json!({"model": "m", "max_tokens": 1, "messages": message(), "stop_sequences": many(stops)}),
             "stop_sequences",
         ),
+        (
+            "/v1/chat/completions/batch",
+            json!({"model": "m", "messages": vec![message(); prompts]}),
+            "messages",
+        ),
+        (
+            "/inference/v1/generate",
+            json!({"model": "m", "token_ids": [1], "sampling_params": {"n": choices}}),
+            "sampling_params.n",
+        ),
+        (
+            "/generate",
+            json!({"model": "m", "text": many(prompts)}),
+            "text",
+        ),
+        (
+            "/generate",
+            json!({"model": "m", "text": "x", "sampling_params": {"stop": many(stops)}}),
+            "sampling_params.stop",
+        ),
     ]
 }
 

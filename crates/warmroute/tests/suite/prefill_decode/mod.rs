@@ -7,4 +7,5 @@ mod handed_over;
 mod hedged;
 mod messages;
 mod pools;
+mod trtllm;
 mod who;
