@@ -23,8 +23,10 @@ mod routes;
 mod scoring;
 mod shape;
 mod sim;
+mod speech;
 mod stream;
 mod tokenize;
+mod transcription;
 mod transfer;
 
 use std::{sync::Arc, time::Duration};
