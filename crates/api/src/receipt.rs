@@ -71,6 +71,9 @@ pub struct ReceiptRequest<'a> {
     pub cluster: Option<ClusterMatch<'a>>,
     /// Whether the client requested a stream.
     pub stream: bool,
+    /// Whether its body went to the worker as it arrived: once, without a retry. Absent if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub body_streamed: bool,
     /// Higher goes first, -100 to 100.
     pub priority: i32,
 }

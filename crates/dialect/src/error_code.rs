@@ -42,6 +42,8 @@ pub enum ErrorCode {
     WorkerNotFound,
     /// The reservation does not exist, or it is freed.
     ReservationNotFound,
+    /// No stored response of that id is remembered, or its worker is gone.
+    ResponseNotFound,
     /// The path exists with another method.
     MethodNotAllowed,
     /// The request conflicts with the current state.
@@ -98,7 +100,7 @@ const INVALID: &str = "invalid_request_error";
 
 impl ErrorCode {
     /// All codes, in the order of the documentation.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::InvalidJson,
         Self::InvalidRequest,
         Self::DuplicateKey,
@@ -117,6 +119,7 @@ impl ErrorCode {
         Self::DecisionNotFound,
         Self::WorkerNotFound,
         Self::ReservationNotFound,
+        Self::ResponseNotFound,
         Self::MethodNotAllowed,
         Self::Conflict,
         Self::ReservationExists,
@@ -235,6 +238,12 @@ impl ErrorCode {
             ),
             Self::ReservationNotFound => (
                 "reservation_not_found",
+                404,
+                "not_found_error",
+                "not_found_error",
+            ),
+            Self::ResponseNotFound => (
+                "response_not_found",
                 404,
                 "not_found_error",
                 "not_found_error",

@@ -26,9 +26,9 @@ pub enum Dialect {
     Chat,
     /// `/v1/completions`.
     Completions,
-    /// `/v1/embeddings`.
+    /// `/v1/embeddings`, and other routes that compute texts in `input`, `messages` or `prompt`.
     Embeddings,
-    /// `/v1/rerank`.
+    /// `/v1/rerank`, `/v2/rerank`.
     Rerank,
     /// `/v1/score`.
     Score,

@@ -1,4 +1,5 @@
-//! Response affinity: a request that continues a stored response goes to the worker that holds it.
+//! Response affinity: a request that continues or names a stored response goes to the worker that
+//! holds it.
 //!
 //! **Invariant**: at most [`MOST`] responses are remembered, each for [`TTL`]; the oldest is
 //! dropped first. A request whose response was dropped may reach the wrong worker, which then
@@ -6,6 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,10 +16,18 @@ use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Most responses.
-const MOST: usize = 65_536;
+pub(crate) const MOST: usize = 65_536;
 /// Lifetime of an entry: engines keep responses in memory, and most conversations that pause longer
 /// have ended.
-const TTL: Duration = Duration::from_secs(3600);
+pub(crate) const TTL: Duration = Duration::from_secs(3600);
+
+/// The worker that holds a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ResponseHome {
+    pub(crate) worker: WorkerId,
+    /// Its name, which outlives its configuration.
+    pub(crate) name: Arc<str>,
+}
 
 /// The memory of one router.
 #[derive(Debug, Default)]
@@ -25,25 +35,25 @@ pub(crate) struct ResponseAffinity(Mutex<ResponseAffinityTable>);
 
 #[derive(Debug, Default)]
 struct ResponseAffinityTable {
-    by_id: HashMap<u128, (WorkerId, Moment)>,
+    by_id: HashMap<u128, (ResponseHome, Moment)>,
     /// In the order of insertion.
     order: VecDeque<(u128, Moment)>,
 }
 
 impl ResponseAffinity {
     /// Records that this worker holds the response of this id.
-    pub(crate) fn record(&self, id: &str, worker: WorkerId, now: Moment) {
+    pub(crate) fn record(&self, id: &str, home: ResponseHome, now: Moment) {
         let key = xxh3_128(id.as_bytes());
         let mut affinity = self.0.lock();
         // A stream names its response in every event: it is recorded once.
         if affinity
             .by_id
             .get(&key)
-            .is_some_and(|(known, at)| *known == worker && now.since(*at) <= TTL)
+            .is_some_and(|(known, at)| *known == home && now.since(*at) <= TTL)
         {
             return;
         }
-        affinity.by_id.insert(key, (worker, now));
+        affinity.by_id.insert(key, (home, now));
         affinity.order.push_back((key, now));
         while affinity.order.len() > MOST
             || affinity
@@ -66,16 +76,23 @@ impl ResponseAffinity {
     }
 
     /// Returns the worker that holds it, if known.
-    pub(crate) fn find(&self, id: &str, now: Moment) -> Option<WorkerId> {
+    pub(crate) fn find(&self, id: &str, now: Moment) -> Option<ResponseHome> {
         let affinity = self.0.lock();
-        let (worker, learned) = affinity.by_id.get(&xxh3_128(id.as_bytes()))?;
-        (now.since(*learned) <= TTL).then_some(*worker)
+        let (home, learned) = affinity.by_id.get(&xxh3_128(id.as_bytes()))?;
+        (now.since(*learned) <= TTL).then(|| home.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn home(number: u32) -> ResponseHome {
+        ResponseHome {
+            worker: WorkerId(number),
+            name: format!("w{number}").into(),
+        }
+    }
 
     fn at(seconds: u64) -> Moment {
         Moment::START + Duration::from_secs(seconds)
@@ -84,11 +101,11 @@ mod tests {
     #[test]
     fn a_response_is_found_at_its_worker_until_it_expires() {
         let affinity = ResponseAffinity::default();
-        affinity.record("resp_1", WorkerId(1), at(0));
-        affinity.record("resp_2", WorkerId(2), at(10));
-        assert_eq!(affinity.find("resp_1", at(3600)), Some(WorkerId(1)));
+        affinity.record("resp_1", home(1), at(0));
+        affinity.record("resp_2", home(2), at(10));
+        assert_eq!(affinity.find("resp_1", at(3600)), Some(home(1)));
         assert_eq!(affinity.find("resp_1", at(3601)), None);
-        assert_eq!(affinity.find("resp_2", at(3601)), Some(WorkerId(2)));
+        assert_eq!(affinity.find("resp_2", at(3601)), Some(home(2)));
         assert_eq!(affinity.find("resp_3", at(0)), None);
     }
 
@@ -96,7 +113,7 @@ mod tests {
     fn the_table_is_bounded_and_evicts_the_oldest_first() {
         let affinity = ResponseAffinity::default();
         for n in 0..=MOST {
-            affinity.record(&format!("resp_{n}"), WorkerId(1), at(n as u64 / 100));
+            affinity.record(&format!("resp_{n}"), home(1), at(n as u64 / 100));
         }
         let now = at(MOST as u64 / 100);
         assert_eq!(affinity.find("resp_0", now), None);
@@ -105,7 +122,7 @@ mod tests {
                 && affinity.find(&format!("resp_{MOST}"), now).is_some()
         );
         for _ in 0..10 {
-            affinity.record("resp_9", WorkerId(3), at(4_300));
+            affinity.record("resp_9", home(3), at(4_300));
         }
         let inside = affinity.0.lock();
         assert!(inside.by_id.len() <= inside.order.len() && inside.order.len() <= MOST);
@@ -115,13 +132,13 @@ mod tests {
     fn a_repeated_response_id_is_stored_once() {
         let affinity = ResponseAffinity::default();
         for second in 0..100 {
-            affinity.record("a", WorkerId(1), at(second));
-            affinity.record("b", WorkerId(2), at(second));
+            affinity.record("a", home(1), at(second));
+            affinity.record("b", home(2), at(second));
         }
         let inside = affinity.0.lock();
         assert_eq!((inside.by_id.len(), inside.order.len()), (2, 2));
         drop(inside);
-        affinity.record("c", WorkerId(1), at(2 * 3600));
+        affinity.record("c", home(1), at(2 * 3600));
         let inside = affinity.0.lock();
         assert_eq!(
             (inside.by_id.len(), inside.order.len()),

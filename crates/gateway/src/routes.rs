@@ -20,6 +20,14 @@ pub enum Scope {
 pub enum RouteHandler {
     /// A generation, through the request path.
     Generate(Dialect),
+    /// The same, neither cached nor coalesced: equal requests have different replies.
+    GenerateAnew(Dialect),
+    /// A form with files, which may be too long to be buffered.
+    Form,
+    /// A stored response: the rest of the path is its id and what is done with it.
+    StoredResponse,
+    /// The token count of a response's prompt.
+    InputTokens,
     /// The token count of a message's prompt.
     CountTokens,
     /// Token ids of a prompt.
@@ -67,6 +75,8 @@ pub struct Route {
 pub enum BodyMode {
     /// Up to the configured limit.
     Limited,
+    /// The same; only the beginning is buffered.
+    Form,
     /// None is read.
     None,
 }
@@ -79,7 +89,42 @@ pub static ROUTES: &[Route] = &[
     generation("/v1/embeddings", Dialect::Embeddings),
     generation("/v1/rerank", Dialect::Rerank),
     generation("/v1/score", Dialect::Score),
+    generation("/v2/rerank", Dialect::Rerank),
+    generation("/rerank", Dialect::Rerank),
+    generation("/score", Dialect::Score),
+    generation("/classify", Dialect::Embeddings),
+    generation("/pooling", Dialect::Embeddings),
+    posting(
+        "/v1/audio/speech",
+        RouteHandler::GenerateAnew(Dialect::Embeddings),
+        BodyMode::Limited,
+    ),
+    posting(
+        "/v1/images/generations",
+        RouteHandler::GenerateAnew(Dialect::Embeddings),
+        BodyMode::Limited,
+    ),
+    form("/v1/audio/transcriptions"),
+    form("/v1/audio/translations"),
+    form("/v1/images/edits"),
+    form("/v1/images/variations"),
     generation("/v1/responses", Dialect::Responses),
+    posting(
+        "/v1/responses/input_tokens",
+        RouteHandler::InputTokens,
+        BodyMode::Limited,
+    ),
+    reading(
+        "/v1/responses/",
+        RouteHandler::StoredResponse,
+        Scope::Inference,
+    ),
+    posting(
+        "/v1/responses/",
+        RouteHandler::StoredResponse,
+        BodyMode::None,
+    ),
+    deleting("/v1/responses/", RouteHandler::StoredResponse),
     generation("/v1/messages", Dialect::Messages),
     generation("/anthropic/v1/messages", Dialect::Messages),
     generation("/inference/v1/generate", Dialect::TokenIds),
@@ -134,6 +179,10 @@ const fn generation(path: &'static str, dialect: Dialect) -> Route {
         scope: Scope::Inference,
         body: BodyMode::Limited,
     }
+}
+
+const fn form(path: &'static str) -> Route {
+    posting(path, RouteHandler::Form, BodyMode::Form)
 }
 
 const fn reading(path: &'static str, endpoint: RouteHandler, scope: Scope) -> Route {
@@ -275,6 +324,8 @@ mod tests {
             "/collective_rpc",
             "/reset_prefix_cache",
             "/invocations",
+            "/v1/load_lora_adapter",
+            "/v1/audio/speech/",
         ] {
             assert!(
                 matches!(find(&Method::POST, path), RouteMatch::Nothing),

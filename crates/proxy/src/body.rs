@@ -1,10 +1,14 @@
 //! Bodies: that of a client's request, frame by frame, and one that is collected.
 
-use std::{collections::VecDeque, fmt};
+use std::{
+    collections::VecDeque,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 /// A client's body, read frame by frame.
@@ -64,18 +68,24 @@ impl RequestBody {
     /// # Errors
     /// The body ended early or is not validly framed.
     pub async fn next_data(&mut self) -> Option<Result<Bytes, FramingError>> {
+        std::future::poll_fn(|cx| self.poll_data(cx)).await
+    }
+
+    /// Polls for the next bytes, as [`Self::next_data`] returns them.
+    pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, FramingError>>> {
         match &mut self.0 {
             Source::Connection(body) => loop {
-                match body.frame().await? {
-                    Ok(frame) => {
+                match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                    None => return Poll::Ready(None),
+                    Some(Err(_)) => return Poll::Ready(Some(Err(FramingError))),
+                    Some(Ok(frame)) => {
                         if let Ok(data) = frame.into_data() {
-                            return Some(Ok(data));
+                            return Poll::Ready(Some(Ok(data)));
                         }
                     }
-                    Err(_) => return Some(Err(FramingError)),
                 }
             },
-            Source::Frames(frames, _) => frames.pop_front().map(Ok),
+            Source::Frames(frames, _) => Poll::Ready(frames.pop_front().map(Ok)),
         }
     }
 }

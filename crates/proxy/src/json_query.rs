@@ -72,6 +72,7 @@ where
         worker,
         url,
         request: post(url, credentials, path, body),
+        rest: None,
         connect_timeout,
     };
     let mut reply = upstream

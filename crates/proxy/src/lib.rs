@@ -10,12 +10,14 @@
 
 mod abort_switch;
 mod body;
+mod body_rest;
 pub mod headers;
 mod json_query;
 mod upstream;
 
 pub use abort_switch::{AbortSignal, AbortSwitch};
 pub use body::{BodyBuffer, RequestBody};
+pub use body_rest::{BodyFault, BodyRest, RestLimits};
 pub use json_query::{JsonQuery, JsonReply, QueryError, send_query};
 pub use upstream::{
     BodyError, ConnectionPools, FakeReply, FakeUpstream, NotSent, OutgoingRequest, ReadError,

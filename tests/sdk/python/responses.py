@@ -99,6 +99,48 @@ def hanging_up_ends_a_response(client, target):
     target.eventually_aborts(before)
 
 
+@check("stored")
+def a_stored_response_is_read_with_its_input_and_deleted(client, target):
+    for text in ("One", "Two", "Three"):
+        created = client.responses.create(model=MODEL, input=text)
+        again = client.responses.retrieve(created.id)
+        assert (again.id, again.output_text, again.status) == (created.id, created.output_text, "completed")
+        [item] = client.responses.input_items.list(created.id)
+        assert item.content[0].text == text
+        try:
+            client.responses.cancel(created.id)
+        except openai.BadRequestError as error:
+            assert "Cannot cancel" in error.body["message"]
+        else:
+            raise AssertionError("a finished response was cancelled")
+        client.responses.delete(created.id)
+        try:
+            client.responses.retrieve(created.id)
+        except openai.NotFoundError:
+            continue
+        raise AssertionError("a deleted response is still there")
+
+
+@check("stored")
+def an_unknown_response_is_not_found(client, target):
+    asks = (client.responses.retrieve, client.responses.cancel, client.responses.delete)
+    for ask in (*asks, lambda id: list(client.responses.input_items.list(id))):
+        try:
+            ask("resp_nothing")
+        except openai.NotFoundError as error:
+            assert error.body["message"]
+        else:
+            raise AssertionError("an unknown response was found")
+
+
+@check("counted")
+def the_input_of_a_response_is_counted(client, target):
+    counted = client.responses.input_tokens.count(model=MODEL, input="Hello", instructions="Be brief")
+    created = client.responses.create(model=MODEL, input="Hello", instructions="Be brief")
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == created.usage.input_tokens
+
+
 @check("conversations")
 def a_response_goes_on_with_an_earlier_one(client, target):
     first = client.responses.create(model=MODEL, input="One")

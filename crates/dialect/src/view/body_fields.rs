@@ -184,7 +184,7 @@ impl<'a> BodyFields<'a> {
             Dialect::Completions => self
                 .get(Key::Prompt)
                 .map_or(PromptPart::None, prompts::of_completion),
-            Dialect::Embeddings => self.computed([Key::Input, Key::Messages]),
+            Dialect::Embeddings => self.computed([Key::Input, Key::Messages, Key::Prompt]),
             Dialect::Rerank => self.computed([Key::Query, Key::Documents]),
             Dialect::Score => self.computed([
                 Key::Text1,

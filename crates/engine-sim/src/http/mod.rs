@@ -26,9 +26,11 @@ mod scoring;
 mod sglang;
 mod shape;
 mod sim;
+mod speech;
 mod stream;
 mod token_ids;
 mod tokenize;
+mod transcription;
 mod transfer;
 
 use std::{sync::Arc, time::Duration};

@@ -1,4 +1,5 @@
-//! Requests without generated text: vectors and scores.
+//! Requests without generated text: vectors, scores, speech and
+//! transcriptions.
 
 use std::sync::Arc;
 
@@ -10,7 +11,9 @@ use crate::{
     server_state::{RequestCounts, ServerState},
 };
 
-use super::{ConnectionCut, SimApiError, SimBody, embeddings, request, scoring};
+use super::{
+    ConnectionCut, SimApiError, SimBody, embeddings, request, scoring, speech, transcription,
+};
 
 /// A kind of pooling request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub(crate) enum Pooling {
     Embeddings,
     Score,
     Rerank,
+    Speech,
+    Transcription,
 }
 
 /// Answers one request, subject to injected faults. Faults inside a body do not apply.
@@ -42,6 +47,8 @@ pub(crate) async fn answer(
         (Ok(body), Pooling::Embeddings) => embeddings::embed(state, headers, &body).await,
         (Ok(body), Pooling::Score) => scoring::score(state, headers, &body).await,
         (Ok(body), Pooling::Rerank) => scoring::rerank(state, headers, &body).await,
+        (Ok(body), Pooling::Speech) => speech::speak(&state, &body),
+        (Ok(body), Pooling::Transcription) => transcription::transcribe(&state, &headers, &body),
     };
     Ok(reply.unwrap_or_else(SimApiError::into_response))
 }

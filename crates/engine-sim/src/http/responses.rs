@@ -5,6 +5,7 @@ mod items;
 mod object;
 mod reply;
 mod store;
+mod stored;
 
 use serde_json::Value;
 
@@ -18,6 +19,7 @@ use super::{
 pub(crate) use object::ResponseHead;
 pub(crate) use reply::ResponseReply;
 pub(crate) use store::ResponseStore;
+pub(crate) use stored::stored;
 
 /// The parts of a request that its reply needs.
 #[derive(Debug)]
@@ -54,7 +56,8 @@ pub(crate) fn read(
             let known = id.as_str().and_then(|id| state.responses.get(id));
             known
                 .ok_or_else(|| SimApiError::unknown_response(&id.to_string()))?
-                .to_vec()
+                .messages
+                .clone()
         }
     };
     messages.extend(input::messages(&request["input"])?);

@@ -13,7 +13,7 @@ use super::{
     chat_api::ChatApi,
     generate, info, messages, metrics,
     pooling::{self, Pooling},
-    sim, tokenize,
+    responses, sim, tokenize,
 };
 
 /// Answers one request; an error ends the connection without an answer.
@@ -30,6 +30,10 @@ pub(crate) async fn answer(
     }
     if is_hidden(&state, &path) {
         return Ok(not_found());
+    }
+    if let Some(below) = path.strip_prefix("/v1/responses/") {
+        let stored = responses::stored(&state, request.method(), below);
+        return Ok(stored.unwrap_or_else(not_found));
     }
     let get = request.method() == Method::GET || request.method() == Method::HEAD;
     let post = request.method() == Method::POST;
@@ -63,6 +67,12 @@ pub(crate) async fn answer(
         "/v1/rerank" | "/v2/rerank" | "/rerank" if post => {
             return pooling::answer(state, Pooling::Rerank, request).await;
         }
+        "/v1/audio/speech" if post => {
+            return pooling::answer(state, Pooling::Speech, request).await;
+        }
+        "/v1/audio/transcriptions" if post => {
+            return pooling::answer(state, Pooling::Transcription, request).await;
+        }
         "/tokenize" if post => tokenize::tokenize(state, request).await,
         "/detokenize" if post => tokenize::detokenize(state, request).await,
         "/reset_prefix_cache" if post => info::reset_prefix_cache(&state),
@@ -85,10 +95,12 @@ pub(crate) async fn answer(
 }
 
 /// All paths above, to distinguish a wrong method from a wrong path.
-const KNOWN: [&str; 28] = [
+const KNOWN: [&str; 30] = [
     "/v1/chat/completions/batch",
     "/inference/v1/generate",
     "/generate",
+    "/v1/audio/transcriptions",
+    "/v1/audio/speech",
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",

@@ -11,7 +11,7 @@ use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use kv_blocks::Moment;
 use net::server::PeerAddress;
-use proxy::{BodyBuffer, RequestBody};
+use proxy::{BodyBuffer, BodyRest, RequestBody, RestLimits};
 
 use super::{
     body_budget::{BodyBudget, BodyLimits, BufferedBody},
@@ -29,9 +29,13 @@ use crate::{
 pub(crate) struct AcceptedRequest {
     pub(crate) request_id: Arc<str>,
     pub(crate) received: Moment,
+    /// The method of the route.
+    pub(crate) method: Method,
     pub(crate) target: PathAndQuery,
     pub(crate) headers: HeaderMap,
     pub(crate) body: BufferedBody,
+    /// The rest of a body of which only the beginning is buffered.
+    pub(crate) rest: Option<BodyRest>,
     pub(crate) overrides: HeaderOverrides,
 }
 
@@ -45,9 +49,11 @@ impl AcceptedRequest {
         Self {
             request_id: Arc::clone(&self.request_id),
             received: self.received,
+            method: self.method.clone(),
             target,
             headers,
             body,
+            rest: None,
             overrides,
         }
     }
@@ -58,6 +64,9 @@ const MAX_TARGET: usize = 8 * 1024;
 /// Limits for draining a rejected body: bytes, and time.
 const UNWANTED_BYTES: usize = 1024 * 1024;
 const UNWANTED_TIME: Duration = Duration::from_secs(1);
+/// Bytes of a form that are buffered: a form up to this size can be sent again. A longer one names
+/// its model in its beginning.
+const FORM_START: usize = 1024 * 1024;
 /// Base time limit of a body of any size; a body gets one more second per KiB.
 const BODY_GRACE: Duration = Duration::from_secs(10);
 const BODY_BYTES_PER_SECOND: u64 = 1024;
@@ -87,6 +96,9 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
 /// Returns the methods of an existing path, for the `Allow` header of a 405.
 pub(crate) fn allowed_methods(parts: &Parts) -> Option<&'static str> {
     match routes::find(&parts.method, parts.uri.path()) {
+        RouteMatch::OtherMethod(route) if route.endpoint == RouteHandler::StoredResponse => {
+            Some("DELETE, GET, HEAD, POST")
+        }
         RouteMatch::OtherMethod(route) if route.method == Method::GET => Some("GET, HEAD"),
         RouteMatch::OtherMethod(route) if route.endpoint == RouteHandler::PrefillComplete => {
             Some("DELETE, POST")
@@ -142,9 +154,13 @@ impl Admission {
             .get::<PeerAddress>()
             .copied()
             .unwrap_or(PeerAddress::Local);
-        let body = match route.body {
-            BodyMode::None => BufferedBody::new(Bytes::new(), self.bodies.empty(peer)),
-            BodyMode::Limited => self.read(body, peer).await?,
+        let (body, rest) = match route.body {
+            BodyMode::None => {
+                let empty = BufferedBody::new(Bytes::new(), self.bodies.empty(peer));
+                (empty, None)
+            }
+            BodyMode::Limited => (self.read(body, peer, usize::MAX).await?.0, None),
+            BodyMode::Form => self.read_form(body, peer).await?,
         };
         let target = parts
             .uri
@@ -154,19 +170,44 @@ impl Admission {
         Ok(AcceptedRequest {
             request_id,
             received,
+            method: route.method.clone(),
             target,
             headers: parts.headers,
             body,
+            rest,
             overrides,
         })
     }
 
-    /// Reads a body within the limits of size, time and memory.
+    /// Reads the beginning of a form; the rest, if there is one, is read as it is sent.
+    async fn read_form(
+        &self,
+        body: &mut RequestBody,
+        peer: PeerAddress,
+    ) -> Result<(BufferedBody, Option<BodyRest>), ApiError> {
+        let (first, ended) = self.read(body, peer, FORM_START).await?;
+        let rest = (!ended).then(|| {
+            let limits = RestLimits {
+                most: self
+                    .server
+                    .max_body_bytes
+                    .saturating_sub(first.bytes().len()) as u64,
+                pause: BODY_GRACE,
+            };
+            let body = std::mem::replace(body, RequestBody::chunked([]));
+            BodyRest::new(body, limits)
+        });
+        Ok((first, rest))
+    }
+
+    /// Reads a body within the limits of size, time and memory: until it has `enough` bytes. Returns
+    /// whether it ended.
     async fn read(
         &self,
         body: &mut RequestBody,
         peer: PeerAddress,
-    ) -> Result<BufferedBody, ApiError> {
+        enough: usize,
+    ) -> Result<(BufferedBody, bool), ApiError> {
         let limit = self.server.max_body_bytes;
         let limits = BodyLimits {
             max_buffered: self.server.max_held_bytes,
@@ -182,19 +223,23 @@ impl Admission {
         if let Some(size) = announced.filter(|size| *size > limit as u64) {
             return Err(too_large(size));
         }
-        self.memory.admit(announced.unwrap_or(0))?;
-        let mut permit = self.bodies.reserve(peer, announced, limits)?;
+        let buffered = announced.map(|size| size.min(enough as u64));
+        self.memory.admit(buffered.unwrap_or(0))?;
+        let mut permit = self.bodies.reserve(peer, buffered, limits)?;
         // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
         // if a second follows.
         let mut buffer = BodyBuffer::default();
         let (started, most) = (tokio::time::Instant::now(), self.server.body_timeout);
-        loop {
+        let ended = loop {
+            if buffer.len() >= enough {
+                break body.is_end();
+            }
             let allowed =
                 BODY_GRACE + Duration::from_secs(buffer.len() as u64 / BODY_BYTES_PER_SECOND);
             let data = tokio::time::timeout_at(started + allowed.min(most), body.next_data())
                 .await
                 .map_err(|_| too_slow(buffer.len(), most))?;
-            let Some(data) = data else { break };
+            let Some(data) = data else { break true };
             let data = data.map_err(|_| {
                 ApiError::new(
                     ErrorCode::InvalidRequest,
@@ -210,8 +255,8 @@ impl Admission {
             }
             permit.grow_to(size as u64, limits)?;
             buffer.push(data);
-        }
-        Ok(BufferedBody::new(buffer.into_bytes(), permit))
+        };
+        Ok((BufferedBody::new(buffer.into_bytes(), permit), ended))
     }
 }
 

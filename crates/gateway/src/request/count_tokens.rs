@@ -83,7 +83,7 @@ pub(super) async fn count_tokens(
     }
 }
 
-async fn count_locally(
+pub(super) async fn count_locally(
     gateway: &Gateway,
     tokenizer: Arc<PromptModel>,
     chat: Bytes,

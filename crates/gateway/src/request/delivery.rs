@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use http::Response;
+use proxy::BodyRest;
 use routing::receipt::AttemptClass;
 
 use super::{
@@ -104,7 +105,7 @@ impl DeliveryStage {
             also_failed,
         } = failure;
         guard.fail_attempt(&failure);
-        if may_be_stored(request, &failure) {
+        if may_be_stored(request, &failure) || is_partly_sent(request) {
             return Some(failure.reply);
         }
         if let Some(other) = also_failed {
@@ -140,6 +141,12 @@ impl DeliveryStage {
 /// retry could compute and store it twice.
 fn may_be_stored(request: &RoutedRequest, failure: &AttemptFailure) -> bool {
     request.translator.keeps_state && failure.class == Some(AttemptClass::C1)
+}
+
+/// Returns whether a part of the body is gone, which was not buffered.
+fn is_partly_sent(request: &RoutedRequest) -> bool {
+    let rest = request.call.rest.as_ref();
+    rest.is_some_and(BodyRest::is_started)
 }
 
 /// Commits to a reply: from here on it is the client's, and nothing is retried. Its body carries the

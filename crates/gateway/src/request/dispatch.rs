@@ -13,8 +13,8 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, res
 use kv_blocks::{Moment, Target};
 use net::Clock;
 use proxy::{
-    AbortSwitch, BodyBuffer, NotSent, OutgoingRequest, SendFailure, Upstream, UpstreamBody,
-    UpstreamReply, headers,
+    AbortSwitch, BodyBuffer, BodyFault, BodyRest, NotSent, OutgoingRequest, SendFailure, Upstream,
+    UpstreamBody, UpstreamReply, headers,
 };
 use routing::{
     AttemptEnd,
@@ -111,7 +111,7 @@ impl Dispatcher {
         deadline: Moment,
     ) -> Result<CommittedReply, AttemptFailure> {
         let left = deadline.since(self.clock.now());
-        tokio::select! {
+        let result = tokio::select! {
             result = tokio::time::timeout(left, self.exchange(call, body, to)) => {
                 match result {
                     Ok(result) => result,
@@ -119,7 +119,10 @@ impl Dispatcher {
                 }
             }
             () = self.abort.aborted() => Err(AttemptFailure::draining()),
-        }
+        };
+        // The worker is not to blame for a body that its client did not send.
+        let fault = call.rest.as_ref().and_then(BodyRest::fault);
+        result.map_err(|failure| fault.map_or(failure, AttemptFailure::client_body))
     }
 
     /// Sends a request and waits for the head of its reply.
@@ -133,6 +136,7 @@ impl Dispatcher {
             worker: to.worker.id,
             url: &to.worker.connection.url,
             request: request(call, body, &to.worker, to.target),
+            rest: call.rest.clone(),
             connect_timeout: self.limits.connect_timeout,
         };
         let sent = self.upstream.send(outgoing).await;
@@ -177,7 +181,12 @@ fn request(
     let host = HeaderValue::try_from(worker.connection.url.authority())
         .unwrap_or(HeaderValue::from_static("localhost"));
     let mut fields = headers::upstream_head(&call.headers, host, worker.credentials());
-    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    // A request that has no body by its method announces none.
+    if call.method == Method::POST
+        && let Some(length) = body_length(call, &bytes)
+    {
+        fields.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
     if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
         fields.insert(headers::REQUEST_ID, id);
     }
@@ -185,7 +194,7 @@ fn request(
         fields.insert(headers::DP_RANK, HeaderValue::from(target.rank.0));
     }
     let mut request = Request::new(bytes);
-    *request.method_mut() = Method::POST;
+    *request.method_mut() = call.method.clone();
     // The route table matched the path byte for byte: joined to the worker's base URL it is a valid
     // target.
     *request.uri_mut() = worker
@@ -198,13 +207,19 @@ fn request(
     request
 }
 
+/// Returns the length of a request's body; `None`: its client does not announce it.
+fn body_length(call: &AcceptedRequest, first: &Bytes) -> Option<u64> {
+    let rest = call.rest.as_ref().map_or(Some(0), BodyRest::announced);
+    rest.map(|rest| rest + first.len() as u64)
+}
+
 /// Waits for the first bytes of a stream, or for all of a small reply.
 async fn content(
     limits: &RequestSection,
     head: Parts,
     mut body: UpstreamBody,
 ) -> Result<CommittedReply, AttemptFailure> {
-    if is_event_stream(&head.headers) {
+    if let Some(kind) = streamed_kind(&head.headers) {
         // The head alone is no reply yet: an engine that dies before its first event has not begun
         // to reply.
         return match body.next_data().await {
@@ -212,13 +227,15 @@ async fn content(
                 let content = BodyContent::Begun {
                     first,
                     rest: body,
-                    kind: BodyKind::Events,
+                    kind,
                 };
                 Ok(CommittedReply { head, content })
             }
-            None if limits.strict_stream_completion => Err(AttemptFailure::unfinished(
-                "the worker's stream ended before its first event: try again".to_owned(),
-            )),
+            None if kind == BodyKind::Events && limits.strict_stream_completion => {
+                Err(AttemptFailure::unfinished(
+                    "the worker's stream ended before its first event: try again".to_owned(),
+                ))
+            }
             None => {
                 body.release();
                 Ok(CommittedReply {
@@ -258,16 +275,24 @@ async fn content(
     })
 }
 
+/// Returns the framing of a reply that is forwarded from its first bytes on; `None`: a small reply
+/// is read to its end first. Speech is played while the engine still computes it.
+fn streamed_kind(headers: &HeaderMap) -> Option<BodyKind> {
+    if is_event_stream(headers) {
+        return Some(BodyKind::Events);
+    }
+    has_type(headers, "audio/").then_some(BodyKind::Opaque)
+}
+
 pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
+    has_type(headers, "text/event-stream")
+}
+
+fn has_type(headers: &HeaderMap, prefix: &str) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| {
-            value
-                .trim_start()
-                .to_ascii_lowercase()
-                .starts_with("text/event-stream")
-        })
+        .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with(prefix))
 }
 
 impl AttemptFailure {
@@ -423,6 +448,32 @@ impl AttemptFailure {
                     limit.as_secs_f64()
                 ),
             )),
+        }
+    }
+
+    /// The client did not send the rest of its body.
+    fn client_body(fault: BodyFault) -> Self {
+        let (code, message) = match fault {
+            BodyFault::TooLong => (
+                ErrorCode::BodyTooLarge,
+                "the request body is longer than server.max_body_bytes",
+            ),
+            BodyFault::Stalled => (
+                ErrorCode::InvalidRequest,
+                "the rest of the request body did not arrive: send it without long pauses",
+            ),
+            BodyFault::Broken => (
+                ErrorCode::InvalidRequest,
+                "the request body ended early or is not validly framed",
+            ),
+        };
+        Self {
+            class: None,
+            result: AttemptResult::ClientGone,
+            status: None,
+            kind: None,
+            wait: None,
+            reply: FinalError::Error(ApiError::new(code, message)),
         }
     }
 

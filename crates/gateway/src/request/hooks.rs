@@ -120,12 +120,7 @@ impl Hooks {
             let model = dialect::named_model(call.body.bytes());
             // A later stage refuses a body that is not a request, with the reason.
             let Some(model) = model else { return Ok(()) };
-            let own = &hook.settings.models;
-            if !own.is_empty()
-                && !own
-                    .iter()
-                    .any(|pattern| model_names::matches(pattern, &model))
-            {
+            if !hook.is_for(&model) {
                 continue;
             }
             let outcome = hook.outcome(&self.limits, route, call).await;
@@ -160,7 +155,24 @@ impl Hooks {
     }
 }
 
+impl Hooks {
+    /// Returns the name of the first hook that is for this model.
+    pub(super) fn first_for(&self, model: &str) -> Option<&str> {
+        let hook = self.hooks.iter().find(|hook| hook.is_for(model));
+        hook.map(|hook| hook.settings.name.as_str())
+    }
+}
+
 impl HookClient {
+    /// Returns whether it is called for requests of this model.
+    fn is_for(&self, model: &str) -> bool {
+        let own = &self.settings.models;
+        own.is_empty()
+            || own
+                .iter()
+                .any(|pattern| model_names::matches(pattern, model))
+    }
+
     /// Returns the client of a hook; its URL was checked with the configuration.
     fn new(settings: &HookEntry) -> Option<Self> {
         let url: WorkerUrl = settings.url.parse().ok()?;

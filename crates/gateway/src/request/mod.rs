@@ -20,11 +20,14 @@ pub(crate) mod decide;
 pub(crate) mod delivery;
 pub(crate) mod dispatch;
 mod engine_priority;
+mod form;
 pub(crate) mod generation;
 pub(crate) mod hedge;
 pub(crate) mod hooks;
+mod input_tokens;
 mod lmcache;
 pub(crate) mod overrides;
+mod path_id;
 pub(crate) mod prefill;
 pub(crate) mod preprocess;
 pub(crate) mod queue_wait;
@@ -38,6 +41,7 @@ mod retry_state;
 mod retry_step;
 mod route_api;
 pub(crate) mod send;
+mod stored_response;
 #[cfg(test)]
 pub(crate) mod test_gateway;
 #[cfg(test)]
@@ -147,7 +151,14 @@ async fn handle_route(
     if let Err(error) = preprocessor.run(route, &mut call, guard.notes()).await {
         return refused(guard, &error);
     }
-    call_handler(gateway, route, call, guard).await
+    let rest = call.rest.clone();
+    let response = call_handler(gateway, route, call, guard).await;
+    match rest.and_then(|rest| rest.take_unsent()) {
+        Some(mut unsent) => {
+            reply::close_unless(accept::drain_body(&mut unsent, false).await, response)
+        }
+        None => response,
+    }
 }
 
 /// Runs the handler of the route.
@@ -161,6 +172,17 @@ async fn call_handler(
     let rest = below(route, call.target.path());
     let result = match route.endpoint {
         RouteHandler::Generate(dialect) => return generate(gateway, call, dialect, guard).await,
+        RouteHandler::GenerateAnew(dialect) => {
+            return Box::pin(gateway.generation.run(call, dialect, guard)).await;
+        }
+        RouteHandler::Form => return form::form(gateway, call, guard).await,
+        RouteHandler::StoredResponse => {
+            let rest = rest.to_owned();
+            return stored_response::stored_response(gateway, call, rest, guard).await;
+        }
+        RouteHandler::InputTokens => {
+            return input_tokens::input_tokens(gateway, call, guard).await;
+        }
         RouteHandler::CountTokens => {
             return count_tokens::count_tokens(gateway, call, guard).await;
         }

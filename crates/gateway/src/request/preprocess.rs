@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The entry in the rewrites header for another model.
-const MODEL: &str = "model";
+pub(super) const MODEL: &str = "model";
 
 /// The hooks, and the rules of model names.
 #[derive(Clone, Debug)]
@@ -36,7 +36,8 @@ impl Preprocessor {
         call: &mut AcceptedRequest,
         notes: &mut RoutingNotes,
     ) -> Result<(), ApiError> {
-        if route.body == BodyMode::None {
+        // A form is no JSON: its handler finds the model.
+        if route.body != BodyMode::Limited {
             return Ok(());
         }
         // A token count or a reservation produces no reply that a hook could be about.
@@ -44,6 +45,7 @@ impl Preprocessor {
             route.endpoint,
             RouteHandler::Tokenize
                 | RouteHandler::Detokenize
+                | RouteHandler::InputTokens
                 | RouteHandler::Route
                 | RouteHandler::PotentialLoads
         );
@@ -54,6 +56,21 @@ impl Preprocessor {
             return Ok(());
         }
         self.rename_model(call, notes)
+    }
+
+    /// Returns the model that serves a request which is no JSON and names this model.
+    pub(super) fn model_of_form(&self, named: &str) -> Result<Arc<str>, ApiError> {
+        if let Some(hook) = self.hooks.first_for(named) {
+            let message = format!(
+                "the hook {hook:?} is called for this model, and hooks read JSON only: forms for the model are not accepted"
+            );
+            return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("model"));
+        }
+        if self.names.is_empty() {
+            return Ok(Arc::from(named));
+        }
+        let chain = self.names.chain(named);
+        self.chosen(&self.fleet.snapshot(), &chain)
     }
 
     /// Replaces the model that the request names by the one that serves it.

@@ -19,6 +19,7 @@ pub(crate) struct RequestFacts {
     pub(crate) served_model: Option<Arc<str>>,
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) stream: bool,
+    pub(crate) body_streamed: bool,
     pub(crate) priority: i32,
     pub(crate) cluster: Option<ClusterNote>,
     pub(crate) prompt: PromptNote,
@@ -38,6 +39,7 @@ impl RequestFacts {
             served_model: served.map(|candidate| Arc::clone(&candidate.namespace_model)),
             lora: served.and_then(|candidate| candidate.lora.clone()),
             stream: view.stream,
+            body_streamed: false,
             priority,
             cluster: None,
             prompt: PromptNote {
@@ -76,6 +78,7 @@ impl RequestFacts {
                 served_model: self.served_model,
                 lora: self.lora,
                 stream: self.stream,
+                body_streamed: self.body_streamed,
                 priority: self.priority,
             },
             dry_run: false,
@@ -206,6 +209,7 @@ pub(crate) mod tests {
             served_model: served_model.map(Arc::from),
             lora: None,
             stream: false,
+            body_streamed: false,
             priority: 0,
             cluster: Some(ClusterNote {
                 name: "code".into(),

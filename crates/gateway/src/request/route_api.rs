@@ -29,6 +29,7 @@ use super::{
     generation::GenerationStages,
     lmcache::CandidateChoice,
     overrides::HeaderOverrides,
+    path_id::percent_decoded,
     prefill::Handover,
     queue_wait,
     receipt::{DecisionFacts, RequestFacts},
@@ -395,26 +396,9 @@ impl<'a> DryRunRequest<'a> {
     }
 }
 
-/// Decodes a reservation id from a path (percent escapes).
+/// Decodes a reservation id from a path.
 fn id_in_path(text: &str) -> Result<String, ApiError> {
-    let unknown = || crate::reservations::not_found(text);
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        if *first != b'%' {
-            bytes.push(*first);
-            rest = after;
-            continue;
-        }
-        let digits = after
-            .get(..2)
-            .filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-            .ok_or_else(unknown)?;
-        let digits = std::str::from_utf8(digits).map_err(|_| unknown())?;
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| unknown())?);
-        rest = &after[2..];
-    }
-    String::from_utf8(bytes).map_err(|_| unknown())
+    percent_decoded(text).ok_or_else(|| crate::reservations::not_found(text))
 }
 
 #[cfg(test)]

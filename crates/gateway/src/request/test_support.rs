@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use config::RequestSection;
 use fleet::{EngineKind, ModelArtefacts, ModelCandidate, ModelView, WorkerState, WorkerView};
-use http::{HeaderMap, uri::PathAndQuery};
+use http::{HeaderMap, Method, uri::PathAndQuery};
 use kv_blocks::{DpRank, HashScheme, Moment, PromptBlocks, Target, WorkerId};
 use net::{Clock, server::PeerAddress};
 use proxy::{AbortSwitch, FakeUpstream};
@@ -72,12 +72,14 @@ pub(crate) fn call(body: &'static str) -> AcceptedRequest {
     AcceptedRequest {
         request_id: "r1".into(),
         received: Moment::START,
+        method: Method::POST,
         target: PathAndQuery::from_static("/v1/chat/completions"),
         headers: HeaderMap::new(),
         body: BufferedBody::new(
             Bytes::from_static(body.as_bytes()),
             budget.empty(PeerAddress::Local),
         ),
+        rest: None,
         overrides: HeaderOverrides::default(),
     }
 }

@@ -11,7 +11,7 @@ use http::Response;
 use kv_blocks::Moment;
 use net::Clock;
 use prompt::{PromptError, PromptModel};
-use routing::ReplyMode;
+use routing::{Pin, ReplyMode};
 use serde::Serialize;
 use tokenization::{TokenizedPrompt, cost_of, text_of};
 
@@ -204,25 +204,57 @@ pub(super) fn model_asked_for(fleet: &Fleet, named: Option<String>) -> Result<Ar
         })
 }
 
+/// The workers that a forwarded request may go to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ForwardRules {
+    pub(super) api_support: ApiSupport,
+    pub(super) pin: Option<Pin>,
+    /// Whether a worker may get it a second time.
+    pub(super) may_repeat: bool,
+}
+
 impl GenerationStages {
-    /// Forwards the request to a worker: no prompt is computed there, so no load is counted and no
-    /// cache content expected.
+    /// Returns the worker that the request's header names.
+    pub(super) fn named_worker(&self, call: &AcceptedRequest) -> Result<Option<Pin>, ApiError> {
+        let snapshot = self.delivery.queue.fleet.snapshot();
+        let named = call.overrides.worker.as_deref();
+        decide::pin(&snapshot, named, "x-warmroute-worker")
+    }
+
+    /// Forwards the request to any worker of the model, or to the one that its header names.
     pub(super) async fn forward(
         &self,
         call: AcceptedRequest,
         model: Arc<ModelView>,
         api_support: ApiSupport,
-        mut guard: RequestGuard,
+        guard: RequestGuard,
     ) -> Response<ReplyBody> {
-        let requested = call.overrides.worker.as_deref();
-        let pin = match decide::pin(
-            &self.delivery.queue.fleet.snapshot(),
-            requested,
-            "x-warmroute-worker",
-        ) {
+        let pin = match self.named_worker(&call) {
             Ok(pin) => pin,
             Err(error) => return refused(guard, &error),
         };
+        let rules = ForwardRules {
+            api_support,
+            pin,
+            may_repeat: true,
+        };
+        self.forward_by(call, model, rules, guard).await
+    }
+
+    /// Forwards the request to a worker: no prompt is computed there, so no load is counted and no
+    /// cache content expected.
+    pub(super) async fn forward_by(
+        &self,
+        call: AcceptedRequest,
+        model: Arc<ModelView>,
+        rules: ForwardRules,
+        mut guard: RequestGuard,
+    ) -> Response<ReplyBody> {
+        let ForwardRules {
+            api_support,
+            pin,
+            may_repeat,
+        } = rules;
         let prompt = TokenizedPrompt::without_blocks(0);
         let view = dialect::RequestView {
             model: (&*model.id).into(),
@@ -248,12 +280,14 @@ impl GenerationStages {
             api_support,
         };
         let deadline = call.received + self.request_timeout();
+        let mut translator = RequestTranslator::untranslated(Dialect::Embeddings, api_support);
+        translator.keeps_state = !may_repeat;
         let request = RoutedRequest {
             facts,
             // The request is too small to be queued for.
             wait: WaitRecord::new(0, deadline),
             // Forwarded as received, whatever it is.
-            translator: RequestTranslator::untranslated(Dialect::Embeddings, api_support),
+            translator,
             reply_context: ReplyContext {
                 model: Arc::clone(&model.id),
                 prompt_tokens: 0,

@@ -283,7 +283,7 @@ impl RequestTranslator {
         workers: &Snapshot,
         now: Moment,
     ) -> Option<Pin> {
-        let worker = affinity.find(self.previous.as_deref()?, now)?;
+        let worker = affinity.find(self.previous.as_deref()?, now)?.worker;
         workers.worker(worker).map(|_| Pin { worker, rank: None })
     }
 

@@ -6,6 +6,7 @@
 
 mod fake;
 mod local_faults;
+mod outgoing_body;
 mod pool;
 mod send;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod tests;
 use std::{fmt, pin::Pin};
 
 pub use fake::{FakeReply, FakeUpstream};
+use outgoing_body::OutgoingBody;
 pub use pool::ConnectionPools;
 use pool::UpstreamConnection;
 pub use send::{

@@ -2,8 +2,6 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use kv_blocks::{Moment, WorkerId};
@@ -12,7 +10,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::task::AbortHandle;
 
-use super::local_faults::LocalFaults;
+use super::{OutgoingBody, local_faults::LocalFaults};
 
 /// Longest idle time of a connection: below the 5 s after which Python engines close theirs, so
 /// that a request rarely meets a connection that is closing.
@@ -106,7 +104,7 @@ impl ConnectionPools {
 /// notices a client that hung up. Only [`super::UpstreamBody::release`] keeps one alive.
 #[derive(Debug)]
 pub(super) struct UpstreamConnection {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<OutgoingBody>,
     driver: AbortHandle,
 }
 
@@ -115,7 +113,7 @@ impl UpstreamConnection {
     pub(super) async fn handshake(stream: net::Stream) -> hyper::Result<Self> {
         let (sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(READ_BUFFER)
-            .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
+            .handshake::<_, OutgoingBody>(TokioIo::new(stream))
             .await?;
         // Owned by this value: aborted on drop, and ended by itself when the worker closes.
         let driver = runtime::spawn(async move {
@@ -128,7 +126,7 @@ impl UpstreamConnection {
     }
 
     /// Returns the request side.
-    pub(super) fn sender(&mut self) -> &mut SendRequest<Full<Bytes>> {
+    pub(super) fn sender(&mut self) -> &mut SendRequest<OutgoingBody> {
         &mut self.sender
     }
 

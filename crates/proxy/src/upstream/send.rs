@@ -11,13 +11,14 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, response};
 use http_body::Body as _;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use kv_blocks::WorkerId;
 use net::{Address, LocalFault, WorkerUrl};
 
-use super::{ConnectionPools, SendFuture, Upstream, UpstreamConnection, fake::ScriptedBody};
-use crate::BodyBuffer;
+use super::{
+    ConnectionPools, OutgoingBody, SendFuture, Upstream, UpstreamConnection, fake::ScriptedBody,
+};
+use crate::{BodyBuffer, BodyRest};
 
 /// The request to send, and its worker.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub struct OutgoingRequest<'a> {
     pub url: &'a WorkerUrl,
     /// The request: its target is a path.
     pub request: Request<Bytes>,
+    /// The rest of the request's body, which is sent as it arrives.
+    pub rest: Option<BodyRest>,
     /// Time limit to open a connection.
     pub connect_timeout: Duration,
 }
@@ -78,11 +81,17 @@ impl ConnectionPools {
             worker,
             url,
             request,
+            rest,
             connect_timeout,
         } = outgoing;
         let pool_entry = Some((self.clone(), worker));
-        let mut request = request.map(Full::new);
-        if let Some(mut connection) = self.take(worker, self.clock.now()) {
+        // A body that can be sent only once gets a connection that the worker is not closing.
+        let idle = match &rest {
+            Some(_) => None,
+            None => self.take(worker, self.clock.now()),
+        };
+        let mut request = request.map(|first| OutgoingBody::new(first, rest));
+        if let Some(mut connection) = idle {
             match connection.sender().try_send_request(request).await {
                 Ok(response) => return Ok(reply(response, connection, pool_entry)),
                 // The request comes back whole if the connection closed before its first byte was
@@ -113,13 +122,13 @@ pub async fn send_once(
     connect_timeout: Duration,
 ) -> Result<UpstreamReply, SendFailure> {
     let connection = open(net::connect(address, connect_timeout), |_, _| {}).await?;
-    send_on(connection, request.map(Full::new), None).await
+    send_on(connection, request.map(OutgoingBody::whole), None).await
 }
 
 /// Sends the first request of a connection.
 async fn send_on(
     mut connection: UpstreamConnection,
-    request: Request<Full<Bytes>>,
+    request: Request<OutgoingBody>,
     pool_entry: Option<(ConnectionPools, WorkerId)>,
 ) -> Result<UpstreamReply, SendFailure> {
     match connection.sender().try_send_request(request).await {

@@ -128,6 +128,7 @@ async fn send(
         worker: WORKER,
         url: &url,
         request: request(),
+        rest: None,
         connect_timeout: SOON,
     };
     timeout(SOON, pools.send(outgoing)).await.expect("in time")
@@ -192,6 +193,7 @@ async fn a_request_that_is_dropped_before_its_reply_closes_its_connection() {
         worker: WORKER,
         url: &url,
         request: request(),
+        rest: None,
         connect_timeout: SOON,
     };
     let given_up = timeout(Duration::from_millis(100), pools.send(outgoing)).await;
@@ -358,6 +360,7 @@ async fn a_fake_worker_follows_its_script_and_refuses_after_it() {
             worker: WORKER,
             url: &url,
             request: request(),
+            rest: None,
             connect_timeout: SOON,
         })
     };

@@ -63,6 +63,7 @@ fn request<'a>(receipt: &'a Receipt, decision: Option<&Decision>) -> api::Receip
             similarity: cluster.similarity,
         }),
         stream: request.stream,
+        body_streamed: request.body_streamed,
         priority: request.priority,
     }
 }

@@ -102,6 +102,8 @@ pub struct RequestNote {
     pub lora: Option<Arc<str>>,
     /// Whether the client requested a stream.
     pub stream: bool,
+    /// Whether its body went to the worker as it arrived: once, without a retry.
+    pub body_streamed: bool,
     /// Higher goes first.
     pub priority: i32,
 }

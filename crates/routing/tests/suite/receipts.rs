@@ -26,6 +26,7 @@ fn receipt(id: u64, verdict: RouterAnswer) -> Receipt {
             served_model: Some("qwen".into()),
             lora: None,
             stream: true,
+            body_streamed: false,
             priority: 0,
         },
         dry_run: false,

@@ -29,6 +29,8 @@ pub trait RouterQueries {
     fn wait_until_idle(&self);
     /// Resident memory, in bytes.
     fn resident(&self) -> u64;
+    /// Most resident memory so far, in bytes.
+    fn most_resident(&self) -> u64;
 }
 
 impl RouterQueries for Program {
@@ -129,18 +131,11 @@ impl RouterQueries for Program {
     }
 
     fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
-            .expect("a process has a status");
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .expect("its memory is listed");
-        let kib: u64 = line
-            .trim()
-            .trim_end_matches(" kB")
-            .parse()
-            .expect("a number of KiB");
-        kib * 1024
+        memory_of(self, "VmRSS:")
+    }
+
+    fn most_resident(&self) -> u64 {
+        memory_of(self, "VmHWM:")
     }
 }
 
@@ -163,4 +158,19 @@ impl SimControls for Program {
             200
         );
     }
+}
+
+fn memory_of(program: &Program, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", program.pid()))
+        .expect("a process has a status");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field))
+        .expect("its memory is listed");
+    let kib: u64 = line
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number of KiB");
+    kib * 1024
 }

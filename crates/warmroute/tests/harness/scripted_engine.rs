@@ -226,6 +226,18 @@ impl ScriptedEngine {
             .insert(path.to_owned(), json_reply(status, "", body));
     }
 
+    /// Answers this target with these bytes to every request from now on. Its requests count as
+    /// seen.
+    pub fn answer_bytes(&self, target: &str, reply: Vec<u8>) {
+        let mut side = self.script.side.lock().unwrap();
+        side.insert(target.to_owned(), reply);
+    }
+
+    /// The request lines that were seen and not taken.
+    pub fn seen_lines(&self) -> Vec<String> {
+        self.seen.try_iter().map(|request| request.line()).collect()
+    }
+
     /// Sends this reply from now on.
     pub fn script(&self, reply: ScriptedReply) {
         *self.script.always.lock().unwrap() = Some(reply);
@@ -445,6 +457,9 @@ impl EngineConnection {
 
     fn read_body(&mut self, head: &[u8]) -> Option<Vec<u8>> {
         let seen = SeenRequest::now(head.to_vec(), Vec::new());
+        if seen.header("transfer-encoding").as_deref() == Some("chunked") {
+            return self.read_chunks();
+        }
         let length = seen
             .header("content-length")
             .and_then(|length| length.parse().ok())
@@ -452,6 +467,23 @@ impl EngineConnection {
         let mut body = vec![0; length];
         self.reader.read_exact(&mut body).ok()?;
         Some(body)
+    }
+}
+
+impl EngineConnection {
+    fn read_chunks(&mut self) -> Option<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+            let size = usize::from_str_radix(line.trim_end(), 16).ok()?;
+            let mut chunk = vec![0; size + 2];
+            self.reader.read_exact(&mut chunk).ok()?;
+            if size == 0 {
+                return Some(body);
+            }
+            body.extend_from_slice(&chunk[..size]);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use super::{
     ResponseContext,
     items::{self, ItemStatus},
     object::{ResponseEnd, ResponseHead, response},
+    store::StoredResponse,
 };
 
 /// A response under construction.
@@ -168,9 +169,13 @@ impl ResponseReply {
             let mut messages = std::mem::take(&mut self.frame.messages);
             // The output is an input like any other.
             messages.extend(super::input::messages(&whole["output"]).unwrap_or_default());
-            self.state
-                .responses
-                .put(whole["id"].as_str().unwrap_or_default(), messages);
+            let response = StoredResponse {
+                whole: whole.clone(),
+                input: self.frame.request["input"].clone(),
+                messages,
+            };
+            let id = whole["id"].as_str().unwrap_or_default();
+            self.state.responses.put(id, response);
         }
         whole
     }

@@ -19,6 +19,7 @@ use crate::{
         dispatch::{BodyContent, BodyKind},
         receipt::RoutingNotes,
     },
+    response_affinity::ResponseHome,
     routes::RouteHandler,
 };
 
@@ -125,11 +126,12 @@ impl RequestGuard {
         if let (true, Some(id), Some(selection)) =
             (self.stores_response(), &chunk.response_id, &self.selection)
         {
-            self.recorder.response_affinity.record(
-                id,
-                selection.target.worker,
-                self.recorder.clock.now(),
-            );
+            let home = ResponseHome {
+                worker: selection.target.worker,
+                name: Arc::clone(&selection.worker),
+            };
+            let now = self.recorder.clock.now();
+            self.recorder.response_affinity.record(id, home, now);
         }
         if let Some(reason) = &chunk.finish_reason {
             self.reply.finish_reason = Some(Arc::from(&**reason));

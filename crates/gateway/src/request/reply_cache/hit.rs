@@ -88,6 +88,7 @@ pub(super) fn set_facts(
             served_model: None,
             lora: None,
             stream: body.form != RequestedForm::Whole,
+            body_streamed: false,
             priority: call.overrides.priority,
             cluster: None,
             prompt: PromptNote {

@@ -4,10 +4,13 @@ use proxy::FakeReply;
 use routing::receipt::OutcomeKind;
 
 use super::*;
-use crate::request::{
-    send::RoutedRequest,
-    test_gateway::{ClientReply, ReplyEnding, TestGateway, outcome_kind},
-    test_support,
+use crate::{
+    request::{
+        send::RoutedRequest,
+        test_gateway::{ClientReply, ReplyEnding, TestGateway, outcome_kind},
+        test_support,
+    },
+    response_affinity::ResponseHome,
 };
 
 const MESSAGE: &str = r#"{"model":"m","max_tokens":9,"system":"Be terse.","messages":[{"role":"user","content":"a"}]}"#;
@@ -283,7 +286,11 @@ async fn a_continued_response_is_pinned_to_its_worker_while_that_is_known_and_pr
     };
     let find = |workers: &[u32]| translator.response_worker(&affinity, &snapshot(workers), now);
     assert_eq!(find(&[1, 2]), None);
-    affinity.record("resp_1", WorkerId(2), now);
+    let home = ResponseHome {
+        worker: WorkerId(2),
+        name: "w2".into(),
+    };
+    affinity.record("resp_1", home, now);
     let pin = Pin {
         worker: WorkerId(2),
         rank: None,

@@ -6,7 +6,7 @@ use super::RoutedEngine;
 use crate::harness::{ScriptedReply, json_reply, stream_reply};
 
 /// Bodies as clients write them: odd spacing, unknown members and unusual number formats.
-const ROUTES: [(&str, &str); 9] = [
+const ROUTES: [(&str, &str); 14] = [
     (
         "/v1/chat/completions",
         r#"{ "model":"m", "messages":[{"role":"user","content":"hi"}],"x":1e2 STREAM}"#,
@@ -26,6 +26,34 @@ const ROUTES: [(&str, &str); 9] = [
     (
         "/v1/score",
         r#"{"model":"m","text_1":"a","text_2":["b","c"] , "x":-0 STREAM}"#,
+    ),
+    (
+        "/v2/rerank",
+        r#"{"model":"m","query":"q","documents":["a"], "x":1e2 STREAM}"#,
+    ),
+    (
+        "/rerank",
+        r#"{"model":"m","query":"q","documents":["a"],"x":[1.50] STREAM}"#,
+    ),
+    (
+        "/score",
+        r#"{"model":"m","queries":["a"],"documents":["b"] , "x":-0 STREAM}"#,
+    ),
+    (
+        "/classify",
+        r#"{"model":"m", "input":["a","b"],"x":1e2 STREAM}"#,
+    ),
+    (
+        "/pooling",
+        r#"{"model":"m","messages":[{"role":"user","content":"a"}],"x":1e2 STREAM}"#,
+    ),
+    (
+        "/v1/audio/speech",
+        r#"{"model":"m","input":"Hi", "voice":"v","speed":1.50 STREAM}"#,
+    ),
+    (
+        "/v1/images/generations",
+        r#"{"model":"m","prompt":"a cat" ,"size":"1024x1024","x":1e2 STREAM}"#,
     ),
     (
         "/v1/responses",

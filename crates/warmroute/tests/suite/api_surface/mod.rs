@@ -2,13 +2,18 @@
 
 mod cache_markers;
 mod chat_over_messages;
+mod control_routes;
 mod count_tokens;
+mod forms;
 mod golden;
+mod input_tokens;
 mod kinds_of_workers;
 mod messages_native;
 mod messages_translated;
 mod mixed_pool;
 mod responses;
+mod speech;
+mod stored_responses;
 
 use serde_json::Value;
 

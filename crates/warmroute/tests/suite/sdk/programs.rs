@@ -21,6 +21,8 @@ fn targets(bench: &SdkBench) -> Value {
         "embeddings",
         "responses",
         "conversations",
+        "stored",
+        "audio",
     ];
     json!([
         target("engine", &bench.engine, &bench.engine, &all),
@@ -34,7 +36,7 @@ fn targets(bench: &SdkBench) -> Value {
             "router",
             &bench.router,
             &bench.engine,
-            &[&all[..], &["messages"]].concat()
+            &[&all[..], &["messages", "counted"]].concat()
         ),
         target(
             "router with a cache",

@@ -1,0 +1,198 @@
+//! The rest of a client's body: it goes to a worker as it arrives, and is not kept.
+
+use std::{
+    fmt, io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::time::{Sleep, sleep};
+
+use crate::RequestBody;
+
+/// Why the rest of a body did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFault {
+    /// It ended early or is not validly framed.
+    Broken,
+    /// It is longer than allowed.
+    TooLong,
+    /// The client sent nothing for too long.
+    Stalled,
+}
+
+/// Limits of the rest of a body.
+#[derive(Clone, Copy, Debug)]
+pub struct RestLimits {
+    /// Most bytes.
+    pub most: u64,
+    /// Longest wait for the client's next bytes.
+    pub pause: Duration,
+}
+
+/// The rest of a body, behind the part that is buffered. Clones share it.
+///
+/// **Invariant**: nothing of it is buffered here, so what one reader has taken is gone for others:
+/// [`Self::is_started`] tells that the body cannot be sent again.
+#[derive(Clone)]
+pub struct BodyRest(Arc<Mutex<RestState>>);
+
+struct RestState {
+    body: RequestBody,
+    left: u64,
+    pause: Duration,
+    /// Fires when the client has sent nothing for `pause`.
+    alarm: Option<Pin<Box<Sleep>>>,
+    started: bool,
+    ended: bool,
+    fault: Option<BodyFault>,
+}
+
+impl fmt::Debug for BodyRest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BodyRest")
+    }
+}
+
+impl BodyRest {
+    /// Returns the rest of a body of which a part is read.
+    pub fn new(body: RequestBody, limits: RestLimits) -> Self {
+        Self(Arc::new(Mutex::new(RestState {
+            body,
+            left: limits.most,
+            pause: limits.pause,
+            alarm: None,
+            started: false,
+            ended: false,
+            fault: None,
+        })))
+    }
+
+    /// Returns the number of bytes that are left, where the client announced the body's length.
+    pub fn announced(&self) -> Option<u64> {
+        self.0.lock().body.announced()
+    }
+
+    /// Returns whether a part of the body is already sent: it cannot be sent a second time.
+    pub fn is_started(&self) -> bool {
+        self.0.lock().started
+    }
+
+    /// Returns why the body did not arrive, if it failed.
+    pub fn fault(&self) -> Option<BodyFault> {
+        self.0.lock().fault
+    }
+
+    /// Takes the body if nothing of it is sent.
+    pub fn take_unsent(&self) -> Option<RequestBody> {
+        let mut state = self.0.lock();
+        if std::mem::replace(&mut state.started, true) {
+            return None;
+        }
+        state.ended = true;
+        let empty = RequestBody::chunked([]);
+        Some(std::mem::replace(&mut state.body, empty))
+    }
+
+    pub(crate) fn start(&self) {
+        self.0.lock().started = true;
+    }
+
+    pub(crate) fn is_end(&self) -> bool {
+        self.0.lock().ended
+    }
+
+    /// Polls for the next bytes; `None` at the end.
+    pub(crate) fn poll_data(&self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let mut state = self.0.lock();
+        state.started = true;
+        state.poll_data(cx)
+    }
+}
+
+impl RestState {
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match self.body.poll_data(cx) {
+            Poll::Ready(Some(Ok(data))) => {
+                self.alarm = None;
+                match self.left.checked_sub(data.len() as u64) {
+                    Some(left) => self.left = left,
+                    None => return self.fail(BodyFault::TooLong),
+                }
+                Poll::Ready(Some(Ok(data)))
+            }
+            Poll::Ready(Some(Err(_))) => self.fail(BodyFault::Broken),
+            Poll::Ready(None) => {
+                self.ended = true;
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                let pause = self.pause;
+                let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(pause)));
+                if alarm.as_mut().poll(cx).is_ready() {
+                    return self.fail(BodyFault::Stalled);
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    fn fail(&mut self, fault: BodyFault) -> Poll<Option<io::Result<Bytes>>> {
+        self.fault = Some(fault);
+        self.ended = true;
+        Poll::Ready(Some(Err(io::Error::other("the client's body failed"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rest(frames: &[&'static str], most: u64) -> BodyRest {
+        let bytes = |text: &&'static str| Bytes::from_static(text.as_bytes());
+        let limits = RestLimits {
+            most,
+            pause: Duration::from_secs(10),
+        };
+        BodyRest::new(RequestBody::chunked(frames.iter().map(bytes)), limits)
+    }
+
+    async fn next(rest: &BodyRest) -> Option<io::Result<Bytes>> {
+        std::future::poll_fn(|cx| rest.poll_data(cx)).await
+    }
+
+    #[tokio::test]
+    async fn the_rest_is_read_once_and_its_first_reader_is_noticed() {
+        let rest = rest(&["ab", "c"], 3);
+        assert!(!rest.is_started());
+        assert_eq!(next(&rest).await.expect("data").expect("good"), "ab");
+        assert!(rest.is_started() && rest.take_unsent().is_none());
+        assert_eq!(next(&rest).await.expect("data").expect("good"), "c");
+        assert!(next(&rest).await.is_none() && rest.is_end());
+        assert_eq!(rest.fault(), None);
+    }
+
+    #[tokio::test]
+    async fn a_rest_that_is_too_long_ends_with_its_fault() {
+        let rest = rest(&["ab", "c"], 2);
+        assert!(next(&rest).await.expect("data").is_ok());
+        assert!(next(&rest).await.expect("an error").is_err());
+        assert!(next(&rest).await.is_none());
+        assert_eq!(rest.fault(), Some(BodyFault::TooLong));
+    }
+
+    #[tokio::test]
+    async fn an_unsent_rest_can_be_taken_once() {
+        let rest = rest(&["ab"], 2);
+        let mut body = rest.take_unsent().expect("it is not sent");
+        assert_eq!(body.next_data().await, Some(Ok("ab".into())));
+        assert!(rest.take_unsent().is_none() && next(&rest).await.is_none());
+    }
+}
