@@ -20,7 +20,7 @@ const TRANSFER_FIELDS: [Key; 9] = [
     Key::BootstrapHost,
     Key::BootstrapPort,
     Key::BootstrapRoom,
-    Key::BootstrapPairKey,
+    Key::BootstrapPair,
     Key::DisaggregatedParams,
     Key::KvRouterHint,
     Key::EncoderUrls,
@@ -128,7 +128,7 @@ impl<'a> BodyFields<'a> {
         let text = |key| self.get(key).and_then(RawJson::string);
         let salt = text(Key::CacheSalt);
         let extra = (dialect == Dialect::SglangGenerate)
-            .then(|| text(Key::ExtraKey))
+            .then(|| text(Key::Extra))
             .flatten();
         match (salt, extra) {
             (Some(salt), Some(extra)) => Some(Cow::Owned(format!("{salt}{extra}"))),
