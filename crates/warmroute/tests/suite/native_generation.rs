@@ -200,7 +200,6 @@ fn salts_and_adapters_keep_the_same_token_ids_apart() {
         assert_eq!(predicted(&reply), cached(&reply), "{path} {fields}");
         cached(&reply) > 0
     };
-    // The second API must name its model: the engine lists two.
     let base = json!({"model": "sim"});
     assert!(!turn(0, json!({"cache_salt": "s"})));
     assert!(!turn(0, json!({})));
@@ -210,7 +209,11 @@ fn salts_and_adapters_keep_the_same_token_ids_apart() {
     assert!(turn(0, json!({"model": "ad1"})));
     let other = json!({"model": "sim", "extra_key": "s", "cache_salt": "s"});
     assert!(!turn(1, other));
+    // Without a model it is the base model, also beside an adapter.
     let (path, body) = both(&prompt, false)[1].clone();
+    let unnamed = send(&routed, path, &body, "unnamed");
+    assert!(predicted(&unnamed) > 0 && predicted(&unnamed) == cached(&unnamed));
+    let routed = RoutedFleet::start(&[&[], &["--model", "other"]]);
     let unnamed = send(&routed, path, &body, "unnamed");
     assert_eq!(
         (unnamed.status, unnamed.error_code().as_str()),
@@ -258,7 +261,7 @@ fn a_request_of_these_apis_is_tried_again_at_another_engine() {
     let chats = json!({"model": "sim", "messages": [[chat_message("user", "a")]], "max_tokens": 2});
     let [ids, sglang] = both(&prompt, false);
     for (path, body) in [ids, sglang, (BATCH, chats)] {
-        routed.engines[0].fault("status:503", 1);
+        routed.engines[0].fault("503", 1);
         // One of the two goes to the engine that refuses once.
         let attempts = (0..2).map(|n| {
             let reply = send(&routed, path, &body, &format!("{path}{n}"));
