@@ -205,6 +205,7 @@ impl TestGateway {
             served_model: None,
             lora: None,
             stream: false,
+            body_streamed: false,
             priority: 0,
             cluster: None,
             prompt: PromptNote {

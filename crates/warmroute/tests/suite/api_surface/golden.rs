@@ -6,7 +6,7 @@ use super::RoutedEngine;
 use crate::harness::{ScriptedReply, json_reply, stream_reply};
 
 /// Bodies as clients write them: odd spacing, unknown members and unusual number formats.
-const ROUTES: [(&str, &str); 14] = [
+const ROUTES: [(&str, &str); 16] = [
     (
         "/v1/chat/completions",
         r#"{ "model":"m", "messages":[{"role":"user","content":"hi"}],"x":1e2 STREAM}"#,
