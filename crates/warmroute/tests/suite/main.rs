@@ -27,7 +27,6 @@ mod decision_log;
 mod demo;
 mod doctor;
 mod dynamo_mode;
-mod dynamo_prediction;
 mod encryption;
 mod events;
 #[cfg(feature = "nats")]
