@@ -16,16 +16,11 @@ const LIGHT: &str = "Explain the process of photosynthesis";
 /// Two engines that generate and one for embeddings, which are a function of a text's tokens: equal
 /// texts have equal vectors, and different ones are nearly orthogonal.
 fn clustered(policy: &str, workers: [&str; 2], timeout: &str) -> RoutedFleet {
-    clustered_with(policy, workers, timeout, "")
-}
-
-/// The same with more sections of configuration.
-fn clustered_with(policy: &str, workers: [&str; 2], timeout: &str, config: &str) -> RoutedFleet {
     let [coding, science] = workers;
     let keys = format!(
         "  policy: {policy}\n  semantic_clusters:\n    enabled: true\n    embedding_model: vectors\n    timeout: {timeout}\n    \
          clusters:\n      - {{name: coding, examples: [\"{SORT}\"], workers: [{coding}]}}\n      - {{name: science, \
-         examples: [\"{LIGHT}\"], workers: [{science}]}}\n{config}"
+         examples: [\"{LIGHT}\"], workers: [{science}]}}\n"
     );
     let generates: &[&str] = &[];
     RoutedFleet::with_routing(
@@ -127,35 +122,6 @@ fn a_cluster_header_overrides_the_meaning_of_the_prompt() {
         send(&routed, SORT, &[("x-warmroute-worker", "a")]).0.worker,
         "a"
     );
-}
-
-#[test]
-#[contract("V42")]
-fn the_headers_of_vllm_router_name_the_cluster_and_the_methods_cluster_and_kv() {
-    let routed = clustered_with(
-        "kv_aware",
-        ["b", "a"],
-        "10s",
-        "compat: {headers: [vllm-router]}\n",
-    );
-    wait_for_examples(&routed);
-    let named = |text: &str| {
-        let (turn, _) = send(&routed, text, &[]);
-        let header = |name: &str| {
-            let name = format!("x-vllm-router-{name}");
-            turn.reply.header(&name).map(str::to_owned)
-        };
-        (header("cluster"), header("method"), header("policy"))
-    };
-    let words = |cluster: Option<&str>, method: &str| {
-        let policy = Some("kv_aware".to_owned());
-        (cluster.map(str::to_owned), Some(method.to_owned()), policy)
-    };
-    assert_eq!(named(SORT), words(Some("coding"), "cluster"));
-    assert_eq!(named(LIGHT), words(Some("science"), "cluster"));
-    let other = format!("something else: {}", crate::harness::words("other", 40));
-    assert_eq!(named(&other), words(None, "policy"), "it is cached nowhere");
-    assert_eq!(named(&other), words(None, "kv"));
 }
 
 #[test]

@@ -30,7 +30,6 @@ mod decision_log;
 mod demo;
 mod doctor;
 mod dynamo_mode;
-mod dynamo_prediction;
 mod encryption;
 mod engine_load;
 mod events;
