@@ -6,7 +6,7 @@ use settings::CheckedValue;
 
 use crate::{
     problem::ProblemDraft,
-    sections::{IndexBackend, ReplicaMode, Settings},
+    sections::{ReplicaMode, Settings},
 };
 
 /// Keys and sections that only these policies use. One that is `enabled` counts if it is true, any
@@ -65,12 +65,6 @@ pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDr
             let next = "the same stream as this worker's kv_events.endpoint, or prefix_key";
             found.push(warning(&path, kind, message).expected(next));
         }
-    }
-    let entries = index.key("max_entries");
-    if entries.is_set() && settings.kv_cache_index.backend == IndexBackend::Redis {
-        let message = "bounds only the memory that stands in while Redis is away: kv_cache_index.backend is redis";
-        let draft = warning("kv_cache_index.max_entries", entries, message);
-        found.push(draft.expected("a limit of memory in Redis itself (`maxmemory`)"));
     }
     found
 }

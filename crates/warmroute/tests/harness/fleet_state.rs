@@ -56,6 +56,11 @@ impl RouterQueries for Program {
                 let ranks = found
                     .iter()
                     .filter(|stream| stream["worker"] == worker["name"])
+                    // A stream of whole prefixes is none of the blocks.
+                    .filter(|stream| {
+                        let endpoint = stream["endpoint"].as_str().unwrap_or_default();
+                        !endpoint.starts_with("http")
+                    })
                     .count() as u64;
                 worker["dp_ranks"] != ranks || worker["cache_source"] == "events"
             };

@@ -244,13 +244,14 @@ fn a_session_stays_on_one_engine_whether_a_header_or_a_field_names_it() {
 #[contract("CK42", "CK44", "CK57", "CK62", "CK63", "CK64", "A12")]
 fn a_prefix_announced_by_a_backend_goes_there_and_other_prefixes_follow_the_ring() {
     let stream = PrefixStream::start();
-    // The engines' own events would place the requests as well.
     let config = format!(
-        "kv_events: {{enabled: false}}\nprefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
+        "prefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
          endpoint: \"{}\"}}\n",
         stream.url()
     );
-    let routed = RoutedFleet::with(&[&[], &[], &[]], &config, &[]);
+    // The engines' own events would place the requests as well.
+    let silent: &[&str] = &["--no-kv-events"];
+    let routed = RoutedFleet::with(&[silent, silent, silent], &config, &[]);
     let stats = || RawClient::get(&routed.router.admin(), "/admin/kv-index/stats").json();
     let known = |entries: u64| {
         eventually("the prefix view to follow", || {

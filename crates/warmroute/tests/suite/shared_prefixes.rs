@@ -23,7 +23,9 @@ impl RouterPair {
     fn start(redis: &RedisServer) -> Self {
         let events = PrefixStream::start();
         let source = format!("{{backend_name: b, endpoint: \"{}\"}}", events.url());
-        let hears = RoutedFleet::with(&[&[], &[], &[]], &config(redis, &source), &[]);
+        // The engines' own events would place the requests as well.
+        let silent: &[&str] = &["--no-kv-events"];
+        let hears = RoutedFleet::with(&[silent, silent, silent], &config(redis, &source), &[]);
         let workers: Vec<String> = ('a'..)
             .zip(&hears.engines)
             .map(|(name, engine)| format!("{name}={}", engine.url()))
@@ -41,10 +43,9 @@ impl RouterPair {
     }
 }
 
-/// The engines' own events would place the requests as well.
 fn config(redis: &RedisServer, source: &str) -> String {
     format!(
-        "kv_events: {{enabled: false}}\nprefix_routing: {{enabled: true}}\nresponse_cache: {{redis: {{url: \"{}\", connect_timeout_ms: 500, \
+        "prefix_routing: {{enabled: true}}\nresponse_cache: {{redis: {{url: \"{}\", connect_timeout_ms: 500, \
          command_timeout_ms: 300}}}}\nkv_cache_index: {{enabled: true, backend: redis, event_sources: [{source}]}}\n",
         redis.url()
     )
