@@ -32,7 +32,7 @@ fn a_block_named_in_another_tier_stays_there_when_it_leaves_the_device() {
             applied: 4,
             orphans: 0,
             ignored: 0,
-            moved: 0
+            moved: 4
         }
     );
     assert_eq!(

@@ -2,6 +2,7 @@
 
 use contract_id::contract;
 use serde_json::json;
+use test_programs::ReservedPort;
 
 use super::{CachedRouter, chat_body};
 use crate::{
@@ -42,7 +43,9 @@ fn an_idle_router_pings_redis_and_notices_by_that_alone_when_it_stops_to_answer(
 #[contract("CK36", "CK38")]
 fn a_node_of_a_cluster_is_refused_with_its_reason_and_memory_answers() {
     test_programs::require!(RedisServer);
-    let redis = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+    let bus = ReservedPort::new();
+    let port = bus.number().to_string();
+    let redis = RedisServer::start_with(&["--cluster-enabled", "yes", "--cluster-port", &port]);
     let url = redis.url();
     let cached = CachedRouter::start(&format!(", backend: redis, redis: {{url: \"{url}\"}}"));
     let log = eventually("the refusal to be reported", || {
