@@ -108,7 +108,11 @@ fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
     }
     let mut root = top::tidy(tree, &mut problems);
     let covers = !overrides.is_empty() || overlay::has_keys(env, own_env);
-    let of_file = covers.then(|| file_problems(&root, env, check_url));
+    let of_file = covers.then(|| {
+        let mut own = root.clone();
+        more_workers::leave_out(&mut own, left_out, check_url);
+        file_problems(&own, env, check_url)
+    });
     overlay::environment(&mut root, env, own_env, &mut problems);
     overlay::flags(&mut root, overrides, check_url, &mut problems);
     more_workers::leave_out(&mut root, left_out, check_url);

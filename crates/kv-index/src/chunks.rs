@@ -52,10 +52,14 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
+    /// The texts of the namespace count for each of its chunks: any of them may be the last to use it.
     fn bytes(&self) -> u64 {
+        let namespace = &self.end.namespace;
+        let text = |text: &Option<Arc<str>>| text.as_deref().map_or(0, str::len);
+        let texts = namespace.model.len() + text(&namespace.lora) + text(&namespace.salt);
         let content =
             self.blocks.len() * size_of::<SequenceHash>() + self.end.rest.len() * size_of::<u32>();
-        (CHUNK_BYTES + content) as u64
+        (CHUNK_BYTES + texts + content) as u64
     }
 }
 
@@ -237,6 +241,17 @@ impl Chunks {
             })
         });
         Some(chunk)
+    }
+
+    /// Counts one holder of a block less, if chunks or announcements share it.
+    pub(crate) fn release(&mut self, (slot, tier): (u32, Tier), space: u64, hash: SequenceHash) {
+        if let Some(&content) = self.contents.get(&(slot, tier)) {
+            self.release_shared(SharedKey {
+                content,
+                space,
+                hash,
+            });
+        }
     }
 
     /// Counts one holder of a shared block less; returns whether it was shared.

@@ -1,13 +1,13 @@
 //! Stores and removals of chunks: blocks of another size than the target's own, in another tier than
 //! its device.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use kv_blocks::{
     BlockSize, EngineHash, Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target, Tier,
 };
 
-use super::{IndexState, storing::BlockChain};
+use super::{IndexState, storing::BlockChain, targets::OwnBlockSize};
 use crate::{
     UpdateOutcome,
     chunks::{ChainEnd, Chunk},
@@ -17,6 +17,10 @@ use crate::{
     runs::tier_number,
     writer::ChainPart,
 };
+
+/// Largest own block, in tokens, that chunks are cut into: each chunk stores the tokens behind its
+/// last whole block.
+const MAX_CUT_SIZE: usize = 1024;
 
 /// Where the tokens of a chunk continue a chain.
 enum ChunkStart {
@@ -44,14 +48,18 @@ impl IndexState {
         size: BlockSize,
     ) {
         if let Some(slot) = self.slot(core, target) {
-            self.targets.get_mut(slot).block_size.get_or_insert(size);
+            let own = &mut self.targets.get_mut(slot).block_size;
+            if !matches!(own, Some(OwnBlockSize::Shown(_))) {
+                *own = Some(OwnBlockSize::Expected(size));
+            }
         }
     }
 
-    /// Learns the size of a target's own blocks from its device.
+    /// Learns the size of a target's own blocks from the first store on its device.
     pub(super) fn learn_block_size(&mut self, slot: u32, stored: &StoredBlocks) {
-        if stored.tier == Tier::Device {
-            self.targets.get_mut(slot).block_size = Some(stored.block_size);
+        let own = &mut self.targets.get_mut(slot).block_size;
+        if stored.tier == Tier::Device && !matches!(own, Some(OwnBlockSize::Shown(_))) {
+            *own = Some(OwnBlockSize::Shown(stored.block_size));
         }
     }
 
@@ -63,7 +71,7 @@ impl IndexState {
         slot: u32,
         stored: &StoredBlocks,
     ) -> bool {
-        let own = self.targets.get(slot).block_size;
+        let own = self.targets.get(slot).block_size.map(OwnBlockSize::size);
         let Some(own) = own.filter(|_| stored.tier != Tier::Device) else {
             return false;
         };
@@ -130,10 +138,16 @@ impl IndexState {
         } = new;
         let known = self.chunks.get(slot, tier, name);
         let repeated = known.is_some_and(|known| known.end == *end && known.blocks == blocks);
-        let mut shared = Vec::new();
         if !repeated {
             self.remove_chunk(core, slot, tier, name);
-            shared = self.held_in_tier(core, (slot, tier), end.space, &blocks);
+        }
+        let resident = self.resident_in_tier(core, (slot, tier), end.space, &blocks);
+        if repeated {
+            // What is stored again here was removed under its other holders.
+            let resident: HashSet<_> = resident.iter().collect();
+            for hash in blocks.iter().filter(|hash| !resident.contains(hash)) {
+                self.chunks.release((slot, tier), end.space, *hash);
+            }
         }
         let parent = match before.map(|before| self.writer.find(core, end.space, before.0)) {
             // Evicted, or removed with everything behind it: there is no place for the blocks.
@@ -158,7 +172,7 @@ impl IndexState {
                 end: end.clone(),
                 blocks,
             };
-            self.chunks.insert(name, chunk, &shared);
+            self.chunks.insert(name, chunk, &resident);
             while self.chunks.is_over_limit() && self.forget_oldest_chunk(core) {}
         }
         let size = NumberScope::Size(own_size.tokens());
@@ -182,9 +196,15 @@ impl IndexState {
     /// Returns where the first chunk of a store begins.
     fn chunk_start(&mut self, core: &SharedIndex, slot: u32, stored: &StoredBlocks) -> ChunkStart {
         let owner = self.targets.get(slot);
-        let (Some(model), Some(block_size)) = (owner.model.clone(), owner.block_size) else {
+        let (Some(model), Some(block_size)) = (
+            owner.model.clone(),
+            owner.block_size.map(OwnBlockSize::size),
+        ) else {
             return ChunkStart::Contradicted;
         };
+        if block_size.len() > MAX_CUT_SIZE {
+            return ChunkStart::Contradicted;
+        }
         let Some(parent) = stored.parent else {
             let namespace = self.namespaces.enter(&Namespace {
                 model,
@@ -271,14 +291,14 @@ impl IndexState {
     }
 
     /// Returns the blocks of a chain that a slot holds in a tier.
-    fn held_in_tier(
+    fn resident_in_tier(
         &mut self,
         core: &SharedIndex,
         (slot, tier): (u32, Tier),
         space: u64,
         chain: &[SequenceHash],
     ) -> Vec<SequenceHash> {
-        let mut held = Vec::new();
+        let mut resident = Vec::new();
         let mut rest = chain;
         // Behind an unknown block there is no known one.
         while let Some(block_ref) = rest
@@ -288,16 +308,14 @@ impl IndexState {
             let (_, count) = self.writer.stretch(core, block_ref, rest);
             let (known, behind) = rest.split_at(count);
             self.writer.stretches(core, block_ref.run, slot, |span| {
+                let first = span.start.saturating_sub(block_ref.at) as usize;
+                let end = span.end.saturating_sub(block_ref.at) as usize;
                 if span.tier == tier_number(tier) {
-                    let here = (block_ref.at..).zip(known);
-                    held.extend(
-                        here.filter(|(at, _)| (span.start..span.end).contains(at))
-                            .map(|(_, hash)| *hash),
-                    );
+                    resident.extend(known[..end.min(known.len())].iter().skip(first));
                 }
             });
             rest = behind;
         }
-        held
+        resident
     }
 }

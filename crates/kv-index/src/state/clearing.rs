@@ -6,7 +6,7 @@ use kv_blocks::{Namespace, Target, Tier};
 
 use super::{
     IndexState,
-    targets::{SlotSweep, hash_group},
+    targets::{OwnBlockSize, SlotSweep, hash_group},
 };
 use crate::{
     copies::Copies,
@@ -41,6 +41,8 @@ impl IndexState {
         };
         if self.targets.get(slot).block_count == 0 && self.speculative.blocks() == 0 {
             self.begin(slot, &ClearScope::All);
+            let size = &mut self.targets.get_mut(slot).block_size;
+            *size = size.map(OwnBlockSize::to_expected);
             return true;
         }
         let Some(fresh) = self.targets.replace(slot) else {

@@ -42,8 +42,10 @@ impl IndexState {
         if !fits || self.targets.get(slot).model.is_none() {
             return refused;
         }
-        self.learn_block_size(slot, stored);
         let applied = self.store_or_cut(core, slot, stored);
+        if applied.applied > 0 {
+            self.learn_block_size(slot, stored);
+        }
         self.graft(core, slot);
         applied
     }

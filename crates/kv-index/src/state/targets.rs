@@ -10,13 +10,33 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{copies::Copies, runs::MAX_SLOTS};
 
+/// Size of a target's own blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OwnBlockSize {
+    /// From the configuration or the engine.
+    Expected(BlockSize),
+    /// From its events, since its content was last cleared.
+    Shown(BlockSize),
+}
+
+impl OwnBlockSize {
+    pub(crate) fn size(self) -> BlockSize {
+        let (Self::Expected(size) | Self::Shown(size)) = self;
+        size
+    }
+
+    pub(crate) fn to_expected(self) -> Self {
+        Self::Expected(self.size())
+    }
+}
+
 /// One target.
 #[derive(Debug)]
 pub(crate) struct TargetState {
     pub(crate) target: Target,
     pub(crate) model: Option<Arc<str>>,
-    /// Size of its own blocks; `None` as long as nothing has shown it.
-    pub(crate) block_size: Option<BlockSize>,
+    /// `None` as long as neither its events nor the engine have named it.
+    pub(crate) block_size: Option<OwnBlockSize>,
     /// Whether lookups credit its announcements.
     pub(crate) trusted: bool,
     /// Whether its stream has had a loss since it was last cleared.
@@ -110,7 +130,7 @@ impl TargetTable {
         } = *self.get(slot);
         let fresh = self.add(TargetState {
             model: model.clone(),
-            block_size,
+            block_size: block_size.map(OwnBlockSize::to_expected),
             trusted,
             ..TargetState::new(target)
         })?;
