@@ -82,7 +82,10 @@ fn a_prompt_similar_to_a_clusters_examples_goes_to_its_workers_and_others_to_all
             let (turn, receipt) = send(&routed, &format!("something else, number {n}"), &[]);
             assert_eq!(
                 (&receipt["cluster"], &receipt["excluded"]),
-                (&Value::Null, &json!([]))
+                (
+                    &Value::Null,
+                    &json!([{"target": {"worker": "c", "dp_rank": 0}, "reason": "model"}])
+                )
             );
             turn.worker
         })
