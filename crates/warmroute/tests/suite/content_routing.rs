@@ -70,7 +70,10 @@ fn a_prompt_similar_to_a_clusters_examples_goes_to_its_workers_and_others_to_all
         );
         assert_eq!(
             receipt["excluded"],
-            json!([{"target": {"worker": "a", "dp_rank": 0}, "reason": "other_cluster"}])
+            json!([
+                {"target": {"worker": "c", "dp_rank": 0}, "reason": "model"},
+                {"target": {"worker": "a", "dp_rank": 0}, "reason": "other_cluster"},
+            ])
         );
         assert_eq!(send(&routed, LIGHT, &[]).0.worker, "a");
     }
@@ -79,7 +82,10 @@ fn a_prompt_similar_to_a_clusters_examples_goes_to_its_workers_and_others_to_all
             let (turn, receipt) = send(&routed, &format!("something else, number {n}"), &[]);
             assert_eq!(
                 (&receipt["cluster"], &receipt["excluded"]),
-                (&Value::Null, &json!([]))
+                (
+                    &Value::Null,
+                    &json!([{"target": {"worker": "c", "dp_rank": 0}, "reason": "model"}])
+                )
             );
             turn.worker
         })
@@ -115,7 +121,10 @@ fn a_cluster_header_overrides_the_meaning_of_the_prompt() {
     );
     assert_eq!(
         (&receipt["cluster"], &receipt["excluded"]),
-        (&Value::Null, &json!([]))
+        (
+            &Value::Null,
+            &json!([{"target": {"worker": "c", "dp_rank": 0}, "reason": "model"}])
+        )
     );
     // A pinned worker overrides the cluster.
     assert_eq!(
