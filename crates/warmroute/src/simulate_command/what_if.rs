@@ -185,7 +185,7 @@ mod tests {
             with(&[("server.listen", "127.0.0.1:1"), ("logging.level", "info")]).unwrap_err();
         assert_eq!(error.lines().count(), 2, "{error}");
         assert!(
-            error.contains("expected one of routing.overlap_weight, "),
+            error.contains("expected one of routing.fallback, "),
             "{error}"
         );
     }
