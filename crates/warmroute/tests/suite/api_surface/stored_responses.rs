@@ -94,7 +94,8 @@ fn the_stream_of_a_response_that_is_taken_up_again_is_relayed() {
     pair.engines[1].answer_bytes(target, stream_reply(&pieces));
     let reply = pair.ask("GET", target);
     assert_eq!((reply.status, reply.clean), (200, true));
-    assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+    let content_type = reply.header("content-type");
+    assert_eq!(content_type, Some("text/event-stream; charset=utf-8"));
     assert_eq!(reply.body, pieces.concat());
     let request = pair.engines[1].seen_lines();
     assert_eq!(request, [format!("GET {target} HTTP/1.1")]);

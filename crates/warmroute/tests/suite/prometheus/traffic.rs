@@ -138,7 +138,8 @@ impl TrafficFixture {
     /// Sends more requests at once than one owner takes.
     fn burst(&self, system: &str, sent: &mut SentRequests) {
         let mut body = chat(system, 0.7);
-        body["max_tokens"] = 300.into();
+        // Long enough for all of them to run at once on a busy machine.
+        body["max_tokens"] = 1500.into();
         let clients: Vec<RawClient> = (0..8)
             .map(|_| RawClient::chat(&self.router().data(), &body))
             .collect();
