@@ -90,12 +90,7 @@ fn boundary(content_type: &str) -> Option<&str> {
     if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
         return None;
     }
-    let value = parameters.split(';').find_map(|parameter| {
-        let (name, value) = parameter.split_once('=')?;
-        name.trim()
-            .eq_ignore_ascii_case("boundary")
-            .then(|| value.trim().trim_matches('"'))
-    })?;
+    let value = only_parameter(parameters, "boundary")?;
     (1..=MAX_BOUNDARY).contains(&value.len()).then_some(value)
 }
 
@@ -167,18 +162,40 @@ impl<'a> Parts<'a> {
 /// Returns the name in a part's `Content-Disposition`.
 fn field_name(head: &[u8]) -> Option<&str> {
     let head = std::str::from_utf8(head).ok()?;
-    let disposition = head.split("\r\n").find_map(|line| {
+    let mut dispositions = head.split("\r\n").filter_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.trim()
             .eq_ignore_ascii_case("content-disposition")
             .then_some(value)
-    })?;
-    disposition.split(';').find_map(|parameter| {
-        let (name, value) = parameter.split_once('=')?;
-        name.trim()
-            .eq_ignore_ascii_case("name")
-            .then(|| value.trim().trim_matches('"'))
-    })
+    });
+    let disposition = dispositions.next()?;
+    match dispositions.next() {
+        Some(_) => None,
+        None => only_parameter(disposition, "name"),
+    }
+}
+
+/// Returns the value of a parameter. `None` without it, and where parsers may disagree on it: there
+/// are two, or one in the extended form (`name*=`).
+fn only_parameter<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
+    let mut found = None;
+    let mut quoted = false;
+    let parameters = text.split(|c: char| {
+        quoted ^= c == '"';
+        c == ';' && !quoted
+    });
+    for (name, value) in parameters.filter_map(|parameter| parameter.split_once('=')) {
+        let name = name.trim();
+        let plain = name.strip_suffix('*').unwrap_or(name);
+        if !plain.eq_ignore_ascii_case(wanted) {
+            continue;
+        }
+        if plain != name || found.is_some() {
+            return None;
+        }
+        found = Some(value.trim().trim_matches('"'));
+    }
+    found
 }
 
 fn find(text: &[u8], word: &[u8]) -> Option<usize> {
@@ -303,6 +320,28 @@ mod tests {
         assert_eq!(
             boundary("Multipart/Form-Data; charset=utf-8; Boundary=a"),
             Some("a")
+        );
+    }
+
+    #[test]
+    fn a_part_whose_name_parsers_may_read_differently_is_malformed() {
+        for head in [
+            "name=\"x\"; name=\"model\"",
+            "name=\"x\"; name*=utf-8''model",
+            "name=\"x\"\r\nContent-Disposition: form-data; name=\"model\"",
+        ] {
+            let head = format!("Content-Disposition: form-data; {head}");
+            assert_eq!(field_name(head.as_bytes()), None, "{head}");
+        }
+        let quoted = b"Content-Disposition: form-data; filename=\"a; name=model\"; name=\"file\"";
+        assert_eq!(field_name(quoted), Some("file"));
+        assert_eq!(
+            boundary("multipart/form-data; boundary=a; boundary=b"),
+            None
+        );
+        assert_eq!(
+            boundary("multipart/form-data; boundary=\"a;b\""),
+            Some("a;b")
         );
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::RequestBody;
 
@@ -30,8 +30,20 @@ pub enum BodyFault {
 pub struct RestLimits {
     /// Most bytes.
     pub most: u64,
-    /// Longest wait for the client's next bytes.
+    /// Longest wait for the client's next bytes, and for all of them as long as few have arrived.
     pub pause: Duration,
+    /// Longest wait for all bytes. The time that the worker needs to read them does not count.
+    pub total: Duration,
+    /// Bytes after which the client may wait for a second longer.
+    pub bytes_per_second: u64,
+}
+
+impl RestLimits {
+    /// Returns how long the client may have kept the router waiting for `received` bytes.
+    fn allowed(&self, received: u64) -> Duration {
+        let by_bytes = Duration::from_secs(received / self.bytes_per_second.max(1));
+        self.pause.saturating_add(by_bytes).min(self.total)
+    }
 }
 
 /// The rest of a body, behind the part that is buffered. Clones share it.
@@ -43,13 +55,21 @@ pub struct BodyRest(Arc<Mutex<RestState>>);
 
 struct RestState {
     body: RequestBody,
-    left: u64,
-    pause: Duration,
-    /// Fires when the client has sent nothing for `pause`.
-    alarm: Option<Pin<Box<Sleep>>>,
+    limits: RestLimits,
+    received: u64,
+    /// Time spent on waiting for the client, without the present wait.
+    waited: Duration,
+    present: Option<ClientWait>,
     started: bool,
     ended: bool,
     fault: Option<BodyFault>,
+}
+
+/// A wait for the client's next bytes.
+struct ClientWait {
+    since: Instant,
+    /// Fires when the client has kept the router waiting for too long.
+    limit: Pin<Box<Sleep>>,
 }
 
 impl fmt::Debug for BodyRest {
@@ -63,9 +83,10 @@ impl BodyRest {
     pub fn new(body: RequestBody, limits: RestLimits) -> Self {
         Self(Arc::new(Mutex::new(RestState {
             body,
-            left: limits.most,
-            pause: limits.pause,
-            alarm: None,
+            limits,
+            received: 0,
+            waited: Duration::ZERO,
+            present: None,
             started: false,
             ended: false,
             fault: None,
@@ -121,10 +142,11 @@ impl RestState {
         }
         match self.body.poll_data(cx) {
             Poll::Ready(Some(Ok(data))) => {
-                self.alarm = None;
-                match self.left.checked_sub(data.len() as u64) {
-                    Some(left) => self.left = left,
-                    None => return self.fail(BodyFault::TooLong),
+                let wait = self.present.take();
+                self.waited += wait.map_or(Duration::ZERO, |wait| wait.since.elapsed());
+                self.received = self.received.saturating_add(data.len() as u64);
+                if self.received > self.limits.most {
+                    return self.fail(BodyFault::TooLong);
                 }
                 Poll::Ready(Some(Ok(data)))
             }
@@ -134,9 +156,16 @@ impl RestState {
                 Poll::Ready(None)
             }
             Poll::Pending => {
-                let pause = self.pause;
-                let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(pause)));
-                if alarm.as_mut().poll(cx).is_ready() {
+                let left = self
+                    .limits
+                    .allowed(self.received)
+                    .saturating_sub(self.waited);
+                let limit = left.min(self.limits.pause);
+                let wait = self.present.get_or_insert_with(|| ClientWait {
+                    since: Instant::now(),
+                    limit: Box::pin(sleep(limit)),
+                });
+                if wait.limit.as_mut().poll(cx).is_ready() {
                     return self.fail(BodyFault::Stalled);
                 }
                 Poll::Pending
@@ -160,6 +189,8 @@ mod tests {
         let limits = RestLimits {
             most,
             pause: Duration::from_secs(10),
+            total: Duration::from_secs(60),
+            bytes_per_second: 1024,
         };
         BodyRest::new(RequestBody::chunked(frames.iter().map(bytes)), limits)
     }
@@ -186,6 +217,23 @@ mod tests {
         assert!(next(&rest).await.expect("an error").is_err());
         assert!(next(&rest).await.is_none());
         assert_eq!(rest.fault(), Some(BodyFault::TooLong));
+    }
+
+    #[test]
+    fn a_client_may_keep_the_router_waiting_for_longer_the_more_it_has_sent() {
+        let limits = RestLimits {
+            most: 1 << 30,
+            pause: Duration::from_secs(10),
+            total: Duration::from_secs(60),
+            bytes_per_second: 1024,
+        };
+        for (received, seconds) in [(0, 10), (1023, 10), (4096, 14), (1 << 20, 60)] {
+            assert_eq!(
+                limits.allowed(received),
+                Duration::from_secs(seconds),
+                "{received}"
+            );
+        }
     }
 
     #[tokio::test]

@@ -193,6 +193,8 @@ impl Admission {
                     .max_body_bytes
                     .saturating_sub(first.bytes().len()) as u64,
                 pause: BODY_GRACE,
+                total: self.server.body_timeout,
+                bytes_per_second: BODY_BYTES_PER_SECOND,
             };
             let body = std::mem::replace(body, RequestBody::chunked([]));
             BodyRest::new(body, limits)

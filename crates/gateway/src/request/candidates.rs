@@ -149,17 +149,16 @@ fn too_long(
     placement: &PlacementRequest<'_>,
 ) -> impl Fn(&ModelCandidate) -> bool {
     let prompt = &placement.facts.prompt;
-    let exact = prompt
-        .blocks
-        .as_ref()
-        .is_some_and(|blocks| blocks.identity() == PromptIdentity::Tokens);
-    let tokens = prompt.tokens;
+    let blocks = prompt.blocks.as_ref();
+    let exact = blocks.filter(|blocks| blocks.identity() == PromptIdentity::Tokens);
+    // Not those of the whole request, which may have further prompts.
+    let tokens = exact.map_or(0, |blocks| blocks.token_count());
     // A reply has at least one token.
     let fits = move |candidate: &ModelCandidate| {
         candidate.max_model_len.is_none_or(|limit| tokens < limit)
     };
     let generates = |candidate: &&ModelCandidate| !candidate.worker.only_prefills();
-    let applies = exact
+    let applies = exact.is_some()
         && placement.facts.pin.is_none()
         && model.candidates.iter().filter(generates).any(fits);
     move |candidate| applies && !fits(candidate)

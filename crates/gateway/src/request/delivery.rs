@@ -11,6 +11,7 @@ use super::{
     affinity::AffinityStage,
     dispatch::{self, AttemptFailure, BodyContent, CommittedReply, Dispatcher, FinalError},
     hedge::worker_pin,
+    prefill::Handover,
     queue_wait::{QueueStage, Rejection},
     record::RequestGuard,
     relay::{ReplyRelay, ReplyStart},
@@ -137,10 +138,16 @@ impl DeliveryStage {
     }
 }
 
-/// Returns whether an engine that stores responses may have begun to compute this one: after C1 a
-/// retry could compute and store it twice.
+/// Returns whether an engine that stores responses may have done what the request says: after C1 a
+/// retry could compute and store a response twice, and after any reply cancel or delete it twice.
 fn may_be_stored(request: &RoutedRequest, failure: &AttemptFailure) -> bool {
-    request.translator.keeps_state && failure.class == Some(AttemptClass::C1)
+    let generates = !matches!(request.facts.handover, Handover::NoPrompt);
+    request.translator.keeps_state
+        && match failure.class {
+            Some(AttemptClass::C0) => false,
+            Some(AttemptClass::C1) => true,
+            _ => !generates,
+        }
 }
 
 /// Returns whether a part of the body is gone, which was not buffered.

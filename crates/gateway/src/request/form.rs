@@ -82,7 +82,13 @@ async fn find_model(
         guard.notes().record_model_rename(named, MODEL);
     }
     let queue = &gateway.generation.delivery.queue;
-    queue.model(&model, wait).await
+    let found = queue.model(&model, wait).await?;
+    if call.rest.is_some() && !gateway.edge.preprocessor.hooks.is_empty() {
+        // A second field behind what was read could name a model that has a hook.
+        let message = "a form above 1 MiB is not accepted where hooks are configured: its end is not read here";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+    }
+    Ok(found)
 }
 
 fn read_model(call: &AcceptedRequest) -> Result<FormModel, FormError> {

@@ -19,7 +19,10 @@ use prometheus_client::{
 use proxy::{AbortSwitch, headers::REQUEST_ID};
 
 use super::{accept::AcceptedRequest, overrides::printable, receipt::RoutingNotes};
-use crate::{model_names, routes::Route};
+use crate::{
+    model_names,
+    routes::{Route, RouteHandler},
+};
 
 /// The entry in the rewrites header for a hook's body.
 const REWRITE: &str = "hook";
@@ -112,18 +115,18 @@ impl Hooks {
     /// Calls each hook that is for the request's model. An error is the client's reply.
     pub(super) async fn call(
         &self,
-        route: &Route,
+        hooked: &HookedRoute<'_>,
         call: &mut AcceptedRequest,
         notes: &mut RoutingNotes,
     ) -> Result<(), ApiError> {
         for hook in &self.hooks {
-            let model = dialect::named_model(call.body.bytes());
+            let models = hooked.models(call.body.bytes());
             // A later stage refuses a body that is not a request, with the reason.
-            let Some(model) = model else { return Ok(()) };
-            if !hook.is_for(&model) {
+            let Some(models) = models else { return Ok(()) };
+            if !models.iter().any(|model| hook.is_for(model)) {
                 continue;
             }
-            let outcome = hook.outcome(&self.limits, route, call).await;
+            let outcome = hook.outcome(&self.limits, hooked.route, call).await;
             let (result, refusal) = match outcome {
                 Ok(HookOutcome::Allow) => ("allow", None),
                 Ok(HookOutcome::Transform(body)) => {
@@ -157,9 +160,40 @@ impl Hooks {
 
 impl Hooks {
     /// Returns the name of the first hook that is for this model.
+    pub(super) fn is_empty(&self) -> bool {
+        self.hooks.is_empty()
+    }
+
     pub(super) fn first_for(&self, model: &str) -> Option<&str> {
         let hook = self.hooks.iter().find(|hook| hook.is_for(model));
         hook.map(|hook| hook.settings.name.as_str())
+    }
+}
+
+/// The route of a request, and what serves a body that names no model there.
+#[derive(Debug)]
+pub(crate) struct HookedRoute<'a> {
+    pub(crate) route: &'a Route,
+    pub(crate) only_model: Option<Arc<str>>,
+}
+
+impl HookedRoute<'_> {
+    /// Returns the model that serves a body and the one that it names; `None` without any.
+    fn models(&self, body: &[u8]) -> Option<Vec<String>> {
+        let named = dialect::named_model(body);
+        let RouteHandler::Generate(kind) = self.route.endpoint else {
+            return named.map(|model| vec![model]);
+        };
+        if !kind.model_is_optional() {
+            return named.map(|model| vec![model]);
+        }
+        let view = dialect::view(kind, body).ok()?;
+        let served = if view.model.is_empty() {
+            self.only_model.as_deref()?.to_owned()
+        } else {
+            view.model.into_owned()
+        };
+        Some([Some(served), named].into_iter().flatten().collect())
     }
 }
 

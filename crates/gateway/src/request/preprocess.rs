@@ -8,7 +8,11 @@ use dialect::{ApiError, Edit, ErrorCode};
 use fleet::{Fleet, ModelView, Snapshot};
 use routing::QueueSettings;
 
-use super::{accept::AcceptedRequest, hooks::Hooks, receipt::RoutingNotes};
+use super::{
+    accept::AcceptedRequest,
+    hooks::{HookedRoute, Hooks},
+    receipt::RoutingNotes,
+};
 use crate::{
     errors,
     model_names::ModelNames,
@@ -50,7 +54,12 @@ impl Preprocessor {
                 | RouteHandler::PotentialLoads
         );
         if generates {
-            self.hooks.call(route, call, notes).await?;
+            let only_model = (!self.hooks.is_empty()).then(|| self.fleet.only_model());
+            let hooked = HookedRoute {
+                route,
+                only_model: only_model.flatten(),
+            };
+            self.hooks.call(&hooked, call, notes).await?;
         }
         if self.names.is_empty() {
             return Ok(());

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use config::HookRejection;
+use contract_id::contract;
 use http::Method;
 use prometheus_client::encoding::text::encode;
 use tokio::{
@@ -88,7 +89,11 @@ async fn pass_within(
         panic!("a route");
     };
     let (mut call, mut notes) = (test_support::call(body), RoutingNotes::default());
-    let result = hooks.call(route, &mut call, &mut notes).await;
+    let hooked = HookedRoute {
+        route,
+        only_model: None,
+    };
+    let result = hooks.call(&hooked, &mut call, &mut notes).await;
     let mut page = String::new();
     encode(&mut page, &registry).expect("a page");
     HookResult {
@@ -240,4 +245,24 @@ async fn a_hook_that_is_late_or_still_asked_at_the_end_of_a_drain_gives_no_answe
         drained.result.map_err(|error| error.code),
         Err(ErrorCode::HookFailed)
     );
+}
+
+#[test]
+#[contract("V44")]
+fn a_hook_is_called_for_the_model_that_serves_a_body_which_need_not_name_one() {
+    let RouteMatch::Route(route) = routes::find(&Method::POST, "/generate") else {
+        panic!("it is a route");
+    };
+    let hooked = |only: Option<&str>| HookedRoute {
+        route,
+        only_model: only.map(Arc::from),
+    };
+    let models = |only, body: &str| hooked(only).models(body.as_bytes()).unwrap_or_default();
+    assert_eq!(models(Some("m"), r#"{"text":"a"}"#), ["m"]);
+    assert_eq!(models(None, r#"{"text":"a","lora_path":"ad"}"#), ["ad"]);
+    assert_eq!(
+        models(None, r#"{"text":"a","model":"free","lora_path":"ad"}"#),
+        ["ad", "free"]
+    );
+    assert_eq!(models(None, r#"{"text":"a"}"#), [""; 0]);
 }

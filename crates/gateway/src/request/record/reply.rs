@@ -73,8 +73,10 @@ impl RequestGuard {
                     .report_success(lease.target().worker);
                 lease.set_end(AttemptEnd::Complete);
             }
-            // The worker listed this model: another engine may use its port by now.
-            if status == 404 {
+            // The worker listed this model: another engine may use its port by now. On other routes a
+            // client chooses what is not found.
+            let names_model = matches!(self.route.endpoint, RouteHandler::Generate(kind) if !kind.model_is_optional());
+            if status == 404 && names_model {
                 self.recorder
                     .workers
                     .fleet
@@ -119,8 +121,10 @@ impl RequestGuard {
 
     /// Records the facts of one event, or of the whole body.
     pub(crate) fn record_chunk(&mut self, chunk: &StreamChunk<'_>) {
-        self.reply.usage = chunk
-            .usage
+        // The usage of a stored response counts for the request that created it.
+        let is_stored = matches!(self.route.endpoint, RouteHandler::StoredResponse);
+        let usage = chunk.usage.filter(|_| !is_stored);
+        self.reply.usage = usage
             .map(|usage| usage.after(self.reply.usage))
             .or(self.reply.usage);
         if let (true, Some(id), Some(selection)) =
