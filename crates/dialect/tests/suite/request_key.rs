@@ -484,10 +484,11 @@ proptest! {
         prop_assert_ne!(of(&body(&one)), of("{}"));
     }
 
+    // None of the names is one that the key leaves out.
     #[test]
     #[contract("S44")]
     fn only_whitespace_and_the_order_of_members_are_ignored(
-        members in prop::collection::btree_map("[a-z]{1,4}", prop::collection::vec("[ \"\\\\,:a-c]{0,6}", 0..4), 0..5),
+        members in prop::collection::btree_map("[a-m]{1,4}", prop::collection::vec("[ \"\\\\,:a-c]{0,6}", 0..4), 0..5),
         space in prop::sample::select(vec!["", " ", "\n\t", "  \r\n"]),
     ) {
         let text = |list: &Vec<String>, space: &str| {

@@ -18,12 +18,21 @@ use crate::{
 
 /// Two engines, `b` with a stream of prefixes beside its own events.
 pub(crate) fn routed(stream: &PrefixStream, more: &str) -> RoutedFleet {
+    routed_to(stream, more, &[])
+}
+
+/// Engines without KV events, so that only the view tells who has a prompt.
+pub(crate) fn routed_to_silent(stream: &PrefixStream) -> RoutedFleet {
+    routed_to(stream, "", &["--no-kv-events"])
+}
+
+fn routed_to(stream: &PrefixStream, more: &str, engine: &[&str]) -> RoutedFleet {
     let config = format!(
         "prefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
          endpoint: \"{}\", reconnect_interval_ms: 100}}\n{more}",
         stream.url()
     );
-    RoutedFleet::with(&[&[], &[]], &config, &[])
+    RoutedFleet::with(&[engine, engine], &config, &[])
 }
 
 pub(crate) fn page(router: &Program) -> Page {

@@ -2,7 +2,7 @@
 
 use contract_id::contract;
 
-use super::{get, routed};
+use super::{get, routed_to_silent};
 use crate::{
     harness::{RoutedFleet, chat_message, eventually, words},
     prefix_stream::PrefixStream,
@@ -25,7 +25,7 @@ fn until_entries(routed: &RoutedFleet, expected: u64) {
 #[contract("CK84")]
 fn a_restarted_router_has_an_empty_view_and_fills_it_from_its_stream() {
     let stream = PrefixStream::start();
-    let mut routed = routed(&stream, "");
+    let mut routed = routed_to_silent(&stream);
     let ask = |routed: &RoutedFleet, system: &str| {
         let messages = [chat_message("system", system), chat_message("user", "hi")];
         routed.chat(&messages, &[]).worker
