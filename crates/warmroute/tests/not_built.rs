@@ -12,7 +12,7 @@ use test_programs::limit;
 /// What `serve` says on standard error about this configuration; it must not start.
 fn refusal(config: &str) -> String {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    std::fs::write(file.path(), config).expect("it can be written");
+    std::fs::write(file.path(), format!("workers: []\n{config}")).expect("it can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
     command
         .args([
