@@ -8,17 +8,14 @@
 
 use std::sync::Arc;
 
-use dialect::{ApiError, Dialect, ErrorCode, FormError, FormModel, RequestView};
+use dialect::{ApiError, ErrorCode, FormError, FormModel, RequestView};
 use fleet::ModelView;
 use http::{Response, header};
 use proxy::BodyRest;
-use routing::ReplyMode;
 use tokenization::TokenizedPrompt;
 
 use super::{
     accept::AcceptedRequest,
-    affinity::AffinityKeys,
-    decide::RoutingFacts,
     generation::GenerationStages,
     prefill::Handover,
     preprocess::MODEL,
@@ -27,8 +24,8 @@ use super::{
     record::RequestGuard,
     reply::refused,
     reply_body::ReplyBody,
-    send::{PriorityField, RoutedRequest},
-    translate::{ApiSupport, ReplyContext, RequestTranslator},
+    send::{ForwardedFacts, RoutedRequest},
+    translate::ApiSupport,
 };
 use crate::Gateway;
 
@@ -154,30 +151,14 @@ impl GenerationStages {
             ..RequestFacts::of(&view, &model, call.overrides.priority, &prompt)
         });
         api_support.check(&model)?;
-        let mut translator = RequestTranslator::untranslated(Dialect::Embeddings, api_support);
-        translator.keeps_state = is_streamed;
-        Ok(RoutedRequest {
-            facts: RoutingFacts {
-                prompt,
-                affinity: AffinityKeys::default(),
-                salt: None,
-                expected_output_tokens: Some(0),
-                answer: ReplyMode::Whole,
-                pin,
-                handover: Handover::without_split(),
-                api_support,
-            },
-            wait,
-            translator,
-            reply_context: ReplyContext {
-                model: Arc::clone(&model.id),
-                prompt_tokens: 0,
-                include_usage: false,
-            },
-            priority: PriorityField::Taken,
-            call,
-            model,
-        })
+        let facts = ForwardedFacts {
+            prompt,
+            pin,
+            handover: Handover::without_split(),
+            api_support,
+            keeps_state: is_streamed,
+        };
+        Ok(RoutedRequest::forwarded(call, model, wait, facts))
     }
 }
 

@@ -159,21 +159,22 @@ impl Hooks {
 }
 
 impl Hooks {
-    /// Returns the name of the first hook that is for this model.
     pub(super) fn is_empty(&self) -> bool {
         self.hooks.is_empty()
     }
 
+    /// Returns the name of the first hook that is for this model.
     pub(super) fn first_for(&self, model: &str) -> Option<&str> {
         let hook = self.hooks.iter().find(|hook| hook.is_for(model));
         hook.map(|hook| hook.settings.name.as_str())
     }
 }
 
-/// The route of a request, and what serves a body that names no model there.
+/// The route of a request, and the model that serves a body without one there.
 #[derive(Debug)]
 pub(crate) struct HookedRoute<'a> {
     pub(crate) route: &'a Route,
+    /// Set only for a route whose bodies need no model.
     pub(crate) only_model: Option<Arc<str>>,
 }
 
@@ -181,12 +182,10 @@ impl HookedRoute<'_> {
     /// Returns the model that serves a body and the one that it names; `None` without any.
     fn models(&self, body: &[u8]) -> Option<Vec<String>> {
         let named = dialect::named_model(body);
-        let RouteHandler::Generate(kind) = self.route.endpoint else {
-            return named.map(|model| vec![model]);
+        let kind = match self.route.endpoint {
+            RouteHandler::Generate(kind) if kind.model_is_optional() => kind,
+            _ => return named.map(|model| vec![model]),
         };
-        if !kind.model_is_optional() {
-            return named.map(|model| vec![model]);
-        }
         let view = dialect::view(kind, body).ok()?;
         let served = if view.model.is_empty() {
             self.only_model.as_deref()?.to_owned()

@@ -54,17 +54,23 @@ impl Preprocessor {
                 | RouteHandler::PotentialLoads
         );
         if generates {
-            let only_model = (!self.hooks.is_empty()).then(|| self.fleet.only_model());
-            let hooked = HookedRoute {
-                route,
-                only_model: only_model.flatten(),
-            };
+            let hooked = self.hooked(route);
             self.hooks.call(&hooked, call, notes).await?;
         }
         if self.names.is_empty() {
             return Ok(());
         }
         self.rename_model(call, notes)
+    }
+
+    fn hooked<'a>(&self, route: &'a Route) -> HookedRoute<'a> {
+        let needs_none =
+            matches!(route.endpoint, RouteHandler::Generate(kind) if kind.model_is_optional());
+        let only_model = (needs_none && !self.hooks.is_empty()).then(|| self.fleet.only_model());
+        HookedRoute {
+            route,
+            only_model: only_model.flatten(),
+        }
     }
 
     /// Returns the model that serves a request which is no JSON and names this model.

@@ -4,14 +4,16 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dialect::ApiError;
+use dialect::{ApiError, Dialect};
 use fleet::{EngineKind, ModelView, WorkerView};
 use kv_blocks::{Moment, Target};
 use resilience::OutcomeCounters;
-use routing::{PrefillLeg, QueueSettings};
+use routing::{Pin, PrefillLeg, QueueSettings, ReplyMode};
+use tokenization::TokenizedPrompt;
 
 use super::{
     accept::AcceptedRequest,
+    affinity::AffinityKeys,
     decide::{Decider, PlacementRequest, RoutingFacts},
     dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
     engine_priority,
@@ -21,8 +23,8 @@ use super::{
     record::RequestGuard,
     retry_state::RetryState,
     translate::{
-        ReplyContext, ReplyTranslator, ReplyWorker, RequestTranslator, StreamTranslator,
-        TranslationStage, UpstreamRequest,
+        ApiSupport, ReplyContext, ReplyTranslator, ReplyWorker, RequestTranslator,
+        StreamTranslator, TranslationStage, UpstreamRequest,
     },
 };
 use crate::{errors, ids::IdGenerator, lease::PlacedAttempt, retry::Retries};
@@ -39,6 +41,17 @@ pub(super) struct RoutedRequest {
     pub(super) translator: RequestTranslator,
     pub(super) reply_context: ReplyContext,
     pub(super) priority: PriorityField,
+}
+
+/// The facts of a request that is forwarded as received, without a prompt to look up.
+pub(super) struct ForwardedFacts {
+    /// Its load only.
+    pub(super) prompt: TokenizedPrompt,
+    pub(super) pin: Option<Pin>,
+    pub(super) handover: Handover,
+    pub(super) api_support: ApiSupport,
+    /// Whether a worker may not get it a second time.
+    pub(super) keeps_state: bool,
 }
 
 /// Whether the router may set the engine priority in the request.
@@ -131,6 +144,39 @@ impl SendResult {
 }
 
 impl RoutedRequest {
+    pub(super) fn forwarded(
+        call: AcceptedRequest,
+        model: Arc<ModelView>,
+        wait: WaitRecord,
+        facts: ForwardedFacts,
+    ) -> Self {
+        let mut translator =
+            RequestTranslator::untranslated(Dialect::Embeddings, facts.api_support);
+        translator.keeps_state = facts.keeps_state;
+        Self {
+            facts: RoutingFacts {
+                prompt: facts.prompt,
+                affinity: AffinityKeys::default(),
+                salt: None,
+                expected_output_tokens: Some(0),
+                answer: ReplyMode::Whole,
+                pin: facts.pin,
+                handover: facts.handover,
+                api_support: facts.api_support,
+            },
+            wait,
+            translator,
+            reply_context: ReplyContext {
+                model: Arc::clone(&model.id),
+                prompt_tokens: 0,
+                include_usage: false,
+            },
+            priority: PriorityField::Taken,
+            call,
+            model,
+        }
+    }
+
     /// Returns the end of the request's time limit.
     pub(super) fn deadline(&self) -> Moment {
         self.wait.deadline()

@@ -5,20 +5,19 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use dialect::{ApiError, Dialect, ErrorCode, TokenizeView};
+use dialect::{ApiError, ErrorCode, TokenizeView};
 use fleet::{Fleet, ModelView};
 use http::Response;
 use kv_blocks::Moment;
 use net::Clock;
 use prompt::{PromptError, PromptModel};
-use routing::{Pin, ReplyMode};
+use routing::Pin;
 use serde::Serialize;
 use tokenization::{TokenizedPrompt, cost_of, text_of};
 
 use super::{
     accept::AcceptedRequest,
-    affinity::AffinityKeys,
-    decide::{self, RoutingFacts},
+    decide,
     generation::GenerationStages,
     prefill::Handover,
     queue_wait::{WaitRecord, find_model},
@@ -26,8 +25,8 @@ use super::{
     record::RequestGuard,
     reply::{self, refused},
     reply_body::ReplyBody,
-    send::{PriorityField, RoutedRequest},
-    translate::{ApiSupport, ReplyContext, RequestTranslator},
+    send::{ForwardedFacts, RoutedRequest},
+    translate::ApiSupport,
 };
 use crate::Gateway;
 
@@ -269,34 +268,17 @@ impl GenerationStages {
         if let Err(error) = api_support.check(&model) {
             return refused(guard, &error);
         }
-        let facts = RoutingFacts {
+        let facts = ForwardedFacts {
             prompt,
-            affinity: AffinityKeys::default(),
-            salt: None,
-            expected_output_tokens: Some(0),
-            answer: ReplyMode::Whole,
             pin,
             handover: Handover::NoPrompt,
             api_support,
+            keeps_state: !may_repeat,
         };
         let deadline = call.received + self.request_timeout();
-        let mut translator = RequestTranslator::untranslated(Dialect::Embeddings, api_support);
-        translator.keeps_state = !may_repeat;
-        let request = RoutedRequest {
-            facts,
-            // The request is too small to be queued for.
-            wait: WaitRecord::new(0, deadline),
-            // Forwarded as received, whatever it is.
-            translator,
-            reply_context: ReplyContext {
-                model: Arc::clone(&model.id),
-                prompt_tokens: 0,
-                include_usage: false,
-            },
-            priority: PriorityField::Taken,
-            call,
-            model,
-        };
+        // The request is too small to be queued for.
+        let wait = WaitRecord::new(0, deadline);
+        let request = RoutedRequest::forwarded(call, model, wait, facts);
         Box::pin(self.delivery.run(request, guard)).await
     }
 }
