@@ -8,6 +8,7 @@
 //! nothing is retried after the first forwarded byte.
 
 mod assembly;
+mod client_connection;
 mod cooldowns;
 mod decision_log;
 mod embedder;

@@ -1,19 +1,14 @@
-//! The data listener: accepts connections, speaks HTTP/1 with hard limits, and drains.
+//! The data listener: accepts connections, and drains.
 
 use std::{
-    convert::Infallible,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use http::{HeaderValue, header::CONNECTION};
-use hyper::{Request, body::Incoming, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use net::server::{Acceptor, ClientStream, ConnectionSlot, in_progress};
-use proxy::RequestBody;
+use net::server::Acceptor;
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::{CurrentGateway, Gateway, housekeeping, request};
+use crate::{CurrentGateway, Gateway, client_connection, housekeeping};
 
 /// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +34,6 @@ pub enum ListenerPhase {
     Cut,
 }
 
-/// Largest head that is read at all, in bytes; the configured limit is checked afterwards, with a
-/// proper error.
-const READ_BUFFER: usize = 64 * 1024;
-/// Most header fields of a request.
-const MAX_HEADERS: usize = 100;
-/// Time without progress after which a client that does not read its reply is disconnected.
-const CLIENT_STALL: Duration = Duration::from_secs(300);
 /// Time for an aborted request to send its error. A client that does not read it is not waited for.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Panics of the accept loop, without ten quiet seconds between them, after which it gives up: some
@@ -113,7 +101,7 @@ async fn accept_and_drain(
         }
     }
     if let Some((stream, slot)) = acceptor.stop() {
-        connections.spawn(connection(
+        connections.spawn(client_connection::serve(
             Arc::clone(&gateway),
             stream,
             slot,
@@ -167,7 +155,12 @@ async fn accept(
             () = reached(phase, ListenerPhase::HandedOver) => return,
         };
         while connections.try_join_next().is_some() {}
-        connections.spawn(connection(Arc::clone(gateway), stream, slot, phase.clone()));
+        connections.spawn(client_connection::serve(
+            Arc::clone(gateway),
+            stream,
+            slot,
+            phase.clone(),
+        ));
     }
 }
 
@@ -178,55 +171,6 @@ async fn announce(gateway: Arc<Gateway>, mut phase: watch::Receiver<ListenerPhas
 }
 
 /// Resolves when the phase is `at` or later; a dropped controller means the end.
-async fn reached(phase: &mut watch::Receiver<ListenerPhase>, at: ListenerPhase) {
+pub(crate) async fn reached(phase: &mut watch::Receiver<ListenerPhase>, at: ListenerPhase) {
     drop(phase.wait_for(|phase| *phase >= at).await);
-}
-
-async fn connection(
-    gateways: Arc<CurrentGateway>,
-    stream: net::Stream,
-    slot: ConnectionSlot,
-    mut phase: watch::Receiver<ListenerPhase>,
-) {
-    let server = Arc::clone(&gateways.current().edge.admission.server);
-    let (stream, exchange) = ClientStream::new(stream, slot, server.head_timeout, CLIENT_STALL);
-    let leaving = phase.clone();
-    let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(exchange.slot().peer());
-        let (gateways, exchange, leaving) =
-            (Arc::clone(&gateways), exchange.clone(), leaving.clone());
-        async move {
-            let answering = exchange.begin().await;
-            let gateway = gateways.current();
-            let mut response = request::answer(gateway, request.map(RequestBody::from)).await;
-            // The client's next request needs another connection.
-            if *leaving.borrow() >= ListenerPhase::Leaving {
-                response
-                    .headers_mut()
-                    .insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
-        }
-    });
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(server.keep_alive)
-        .half_close(server.half_close)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(READ_BUFFER);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        // The connection is idle: no request is lost.
-        () = exchange.slot().must_close() => return,
-        () = reached(&mut phase, ListenerPhase::Drain) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = result {
-        tracing::debug!(%error, "client connection ended");
-    }
 }

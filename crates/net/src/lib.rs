@@ -45,5 +45,7 @@ pub use resolver::{GRACE as NAME_GRACE, REFRESH as NAME_REFRESH};
 pub use run_time::RunTime;
 pub use stall_timeout::StallTimeout;
 pub use stream::Stream;
-pub use tls::{IdentityError, IdentityFiles, TlsAccept, TlsIdentity, TrustError, TrustRoots};
+pub use tls::{
+    HttpProtocols, IdentityError, IdentityFiles, TlsAccept, TlsIdentity, TrustError, TrustRoots,
+};
 pub use worker_url::{WorkerUrl, WorkerUrlError};

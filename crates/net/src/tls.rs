@@ -2,7 +2,8 @@
 //! nothing older.
 //!
 //! [`TrustRoots`] is the client's side: the trusted certificates. [`TlsIdentity`] is the server's:
-//! its own certificate, and the trusted clients. Both negotiate HTTP/1.1 by default.
+//! its own certificate, the trusted clients, and the versions of HTTP that it offers. A client
+//! negotiates HTTP/1.1 by default.
 
 mod accept;
 mod identity;
@@ -15,12 +16,13 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 pub use accept::TlsAccept;
-pub use identity::{IdentityError, IdentityFiles, TlsIdentity};
+pub use identity::{HttpProtocols, IdentityError, IdentityFiles, TlsIdentity};
 pub(crate) use reloading::ReloadingIdentity;
 pub use trust::{TrustError, TrustRoots};
 
-/// The ALPN protocol of both sides.
+/// ALPN names.
 const HTTP_1: &[u8] = b"http/1.1";
+const HTTP_2: &[u8] = b"h2";
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())

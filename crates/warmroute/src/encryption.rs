@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use config::{ListenerTls, Problem, Settings};
 use fleet::TrustCache;
-use net::{IdentityError, IdentityFiles, Listener, TlsIdentity, WorkerUrl};
+use net::{HttpProtocols, IdentityError, IdentityFiles, Listener, TlsIdentity, WorkerUrl};
 
 /// Returns the problems of the certificate files that the settings name.
 pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
@@ -18,7 +18,7 @@ pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
         ("admin", &settings.admin.tls),
     ] {
         let Some(tls) = tls else { continue };
-        if let Err(error) = TlsIdentity::load(files(tls)) {
+        if let Err(error) = TlsIdentity::load(files(tls), HttpProtocols::Http1) {
             let key = [
                 ("cert", Some(&tls.cert)),
                 ("client_ca", tls.client_ca.as_ref()),
@@ -60,9 +60,10 @@ pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<TlsIdentity>>) -> L
 /// Returns the certificate of a listener, if it has one.
 pub(crate) fn identity(
     tls: Option<&ListenerTls>,
+    protocols: HttpProtocols,
 ) -> Result<Option<Arc<TlsIdentity>>, IdentityError> {
     let Some(tls) = tls else { return Ok(None) };
-    let identity = TlsIdentity::load(files(tls))?;
+    let identity = TlsIdentity::load(files(tls), protocols)?;
     if let Some(mode) = identity.exposed_key_mode() {
         tracing::warn!(
             key = %tls.key.display(),

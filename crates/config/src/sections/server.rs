@@ -46,6 +46,9 @@ settings::section! {
         /// descriptors. At the limit a new connection replaces the one that has been idle longest.
         max_connections: Option<NonZeroU32> = "auto"
             in ValueKind::WordOr(AUTO, &int(1, 10_000_000)), restart;
+        /// Accept HTTP/2 beside HTTP/1.1 on the data listener: negotiated over TLS, with prior
+        /// knowledge without TLS.
+        http2: bool = "true", restart;
         /// Time after which an idle client connection is closed.
         keep_alive: Duration = "75s", live;
         /// Time limit for a request head: for the first one of a connection from the start of the

@@ -59,6 +59,8 @@ impl AcceptedRequest {
     }
 }
 
+/// Most header fields of a request.
+pub(crate) const MAX_HEADERS: usize = 100;
 /// Longest request target, in bytes.
 const MAX_TARGET: usize = 8 * 1024;
 /// Limits for draining a rejected body: bytes, and time.
@@ -271,6 +273,14 @@ fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {
         return Err(ApiError::new(
             ErrorCode::UriTooLong,
             format!("the request target has {target} bytes, at most {MAX_TARGET} are accepted"),
+        ));
+    }
+    // A connection of HTTP/1 refuses more before they come here.
+    let count = parts.headers.len();
+    if count > MAX_HEADERS {
+        return Err(ApiError::new(
+            ErrorCode::HeadTooLarge,
+            format!("the request head has {count} fields, at most {MAX_HEADERS} are accepted"),
         ));
     }
     // Name, value, and the four bytes `: ` and CRLF of each line.

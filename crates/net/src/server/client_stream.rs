@@ -9,31 +9,32 @@
 use std::{
     io,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, AtomicU64, Ordering},
-    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use http_body_util::BodyExt as _;
-use hyper::body::Body;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::OwnedSemaphorePermit,
-    time::{Sleep, sleep},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep, sleep},
 };
 
-use super::ConnectionSlot;
+use super::{
+    ConnectionSlot, ExchangeTracker,
+    frame_meter::{FrameMeter, PREFACE},
+};
 use crate::{StallTimeout, Stream};
 
-/// No request is in progress, and nothing is left to write.
-const IDLE: u8 = 0;
-/// A head is complete, its reply is not.
-const ANSWERING: u8 = 1;
-/// A reply is complete, and some of it may still have to be written.
-const FLUSHING: u8 = 2;
+/// A GOAWAY frame with the code ENHANCE_YOUR_CALM, for a client that floods its connection.
+const GO_AWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
+
+/// The protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1: one request at a time.
+    Http1,
+    /// HTTP/2: several at once.
+    Http2,
+}
 
 /// The connection, between socket and HTTP layer.
 #[derive(Debug)]
@@ -45,49 +46,12 @@ pub struct ClientStream {
     heads: u64,
     /// Runs while a head is awaited or incomplete.
     head: Option<Pin<Box<Sleep>>>,
-}
-
-/// Tracker of the request and reply phases of a connection.
-#[derive(Clone, Debug)]
-pub struct ExchangeTracker(Arc<ClientState>);
-
-#[derive(Debug)]
-struct ClientState {
-    slot: ConnectionSlot,
-    phase: AtomicU8,
-    /// Number of complete heads.
-    heads: AtomicU64,
-}
-
-impl ExchangeTracker {
-    /// Begins a request after its complete head: it is in progress until the returned guard is
-    /// dropped. Waits while the client's address has its full share of requests in progress.
-    pub async fn begin(&self) -> ExchangeGuard {
-        let state = Arc::clone(&self.0);
-        state.phase.store(ANSWERING, Ordering::Release);
-        state.heads.fetch_add(1, Ordering::Release);
-        let turn = state.slot.acquire_request_slot().await;
-        state.slot.set_busy();
-        ExchangeGuard { state, _turn: turn }
-    }
-
-    /// Returns the connection's slot.
-    pub fn slot(&self) -> &ConnectionSlot {
-        &self.0.slot
-    }
-}
-
-/// Guard of a request in progress.
-#[derive(Debug)]
-pub struct ExchangeGuard {
-    state: Arc<ClientState>,
-    _turn: Option<OwnedSemaphorePermit>,
-}
-
-impl Drop for ExchangeGuard {
-    fn drop(&mut self) {
-        self.state.phase.store(FLUSHING, Ordering::Release);
-    }
+    /// Bytes that were read to find the version, at most as many as the preface has.
+    peeked: Vec<u8>,
+    /// Present on an HTTP/2 connection.
+    frames: Option<Box<FrameMeter>>,
+    /// Some bytes may not be sent, so that a frame could be cut here.
+    unflushed: bool,
 }
 
 impl ClientStream {
@@ -99,19 +63,95 @@ impl ClientStream {
         head_timeout: Duration,
         write_stall: Duration,
     ) -> (Self, ExchangeTracker) {
-        let exchange = ExchangeTracker(Arc::new(ClientState {
-            slot,
-            phase: AtomicU8::new(IDLE),
-            heads: AtomicU64::new(0),
-        }));
+        let exchange = ExchangeTracker::new(slot);
         let stream = Self {
             inner: StallTimeout::new(inner, write_stall),
             head_timeout,
             exchange: exchange.clone(),
             heads: 0,
             head: Some(Box::pin(sleep(head_timeout))),
+            peeked: Vec::new(),
+            frames: None,
+            unflushed: false,
         };
         (stream, exchange)
+    }
+
+    /// Reads the first bytes, to find which version the client speaks. Called at most once, before
+    /// anything else is read; the HTTP layer gets these bytes too.
+    ///
+    /// # Errors
+    /// The connection broke, or the client sent nothing within the time for a head.
+    pub async fn http_version(&mut self) -> io::Result<HttpVersion> {
+        let mut first = [0; PREFACE.len()];
+        let mut length = 0;
+        while length < first.len() && first[..length] == PREFACE[..length] {
+            let read = self.read(&mut first[length..]).await?;
+            if read == 0 {
+                break;
+            }
+            length += read;
+        }
+        self.peeked = first[..length].to_vec();
+        if first != *PREFACE {
+            return Ok(HttpVersion::Http1);
+        }
+        self.frames = Some(Box::new(FrameMeter::new(Instant::now())));
+        self.exchange.set_multiplexed();
+        Ok(HttpVersion::Http2)
+    }
+
+    fn poll_bytes(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.peeked.is_empty() {
+            return Pin::new(&mut self.inner).poll_read(cx, buf);
+        }
+        let length = self.peeked.len().min(buf.remaining());
+        buf.put_slice(&self.peeked[..length]);
+        self.peeked.drain(..length);
+        if self.peeked.is_empty() {
+            self.peeked = Vec::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Counts the frames of new bytes; ends the connection of a client that sends too many.
+    fn count_frames(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> io::Result<()> {
+        let Some(frames) = &mut self.frames else {
+            return Ok(());
+        };
+        if frames.record_received(bytes, Instant::now()).is_ok() {
+            return Ok(());
+        }
+        if !self.unflushed {
+            // As far as the socket takes it at once: the connection is over.
+            let _ = Pin::new(&mut self.inner).poll_write(cx, GO_AWAY);
+            let _ = Pin::new(&mut self.inner).poll_flush(cx);
+        }
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the client sends too many frames that carry nothing",
+        ))
+    }
+
+    /// Returns whether the next bytes begin a head, so that its time limit applies.
+    fn expects_head(&self) -> bool {
+        match self.frames {
+            // Frames of other kinds arrive between requests.
+            Some(_) => self.heads == 0,
+            None => !self.exchange.is_answering(),
+        }
+    }
+
+    fn poll_head_timeout(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if let Some(head) = &mut self.head
+            && head.as_mut().poll(cx).is_ready()
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the request head came too slowly",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -122,29 +162,25 @@ impl AsyncRead for ClientStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
-        let state = &stream.exchange.0;
-        let heads = state.heads.load(Ordering::Acquire);
+        let heads = stream.exchange.heads();
         if heads != stream.heads {
             stream.heads = heads;
             stream.head = None;
         }
-        if state.phase.load(Ordering::Acquire) == ANSWERING {
-            // These bytes belong to the request's body, or to no request yet.
-            return Pin::new(&mut stream.inner).poll_read(cx, buf);
-        }
         let before = buf.filled().len();
-        let result = Pin::new(&mut stream.inner).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            let limit = stream.head_timeout;
-            stream.head.get_or_insert_with(|| Box::pin(sleep(limit)));
+        let expects_head = stream.expects_head();
+        let result = stream.poll_bytes(cx, buf);
+        let new = &buf.filled()[before..];
+        if !new.is_empty() {
+            stream.count_frames(cx, new)?;
         }
-        if let Some(head) = &mut stream.head
-            && head.as_mut().poll(cx).is_ready()
-        {
-            return Poll::Ready(Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the request head came too slowly",
-            )));
+        // Otherwise these bytes belong to the request's body, or to no request yet.
+        if expects_head {
+            if !new.is_empty() {
+                let limit = stream.head_timeout;
+                stream.head.get_or_insert_with(|| Box::pin(sleep(limit)));
+            }
+            stream.poll_head_timeout(cx)?;
         }
         result
     }
@@ -156,7 +192,9 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
+        let stream = self.get_mut();
+        let written = Pin::new(&mut stream.inner).poll_write(cx, bytes);
+        stream.record_written(written)
     }
 
     fn poll_write_vectored(
@@ -164,7 +202,9 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, slices)
+        let stream = self.get_mut();
+        let written = Pin::new(&mut stream.inner).poll_write_vectored(cx, slices);
+        stream.record_written(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -174,15 +214,9 @@ impl AsyncWrite for ClientStream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
         ready!(Pin::new(&mut stream.inner).poll_flush(cx))?;
-        let state = &stream.exchange.0;
+        stream.unflushed = false;
         // The HTTP layer flushes after its last write: nothing of the reply is left here.
-        if state
-            .phase
-            .compare_exchange(FLUSHING, IDLE, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            state.slot.set_idle();
-        }
+        stream.exchange.record_flushed();
         Poll::Ready(Ok(()))
     }
 
@@ -191,14 +225,12 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-/// Returns a reply's body that keeps its request in progress until it is sent.
-pub fn in_progress<B: Body>(
-    body: B,
-    answering: ExchangeGuard,
-) -> impl Body<Data = B::Data, Error = B::Error> {
-    // The closure owns the guard, so that both are dropped together.
-    body.map_err(move |error| {
-        let _ = &answering;
-        error
-    })
+impl ClientStream {
+    fn record_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.unflushed = true;
+        if let (Some(frames), Poll::Ready(Ok(bytes))) = (&mut self.frames, &written) {
+            frames.record_sent(*bytes);
+        }
+        written
+    }
 }

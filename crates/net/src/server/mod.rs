@@ -9,10 +9,15 @@
 
 mod acceptor;
 mod client_stream;
+mod exchange;
+mod frame_meter;
 mod peer_address;
+mod reply_watch;
 mod table;
 
 pub use acceptor::Acceptor;
-pub use client_stream::{ClientStream, ExchangeGuard, ExchangeTracker, in_progress};
+pub use client_stream::{ClientStream, HttpVersion};
+pub use exchange::{ExchangeGuard, ExchangeTracker, in_progress};
 pub use peer_address::PeerAddress;
+pub use reply_watch::{ReplyWatch, WatchedBody};
 pub use table::{ConnectionSlot, ConnectionTable};

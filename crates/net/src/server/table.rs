@@ -273,15 +273,15 @@ impl ConnectionSlot {
         self.peer
     }
 
+    /// Returns a permit for one more request in progress of the connection's address, if it may
+    /// have one now.
+    pub fn try_acquire_request_slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.request_permits).try_acquire_owned().ok()
+    }
+
     /// Waits until the connection's address may have one more request in progress, and counts the
-    /// request until the permit is dropped. A connection that waits counts as idle, and so may have
-    /// to yield.
+    /// request until the permit is dropped.
     pub async fn acquire_request_slot(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(turn) = Arc::clone(&self.request_permits).try_acquire_owned() {
-            return Some(turn);
-        }
-        // It may directly follow another request.
-        self.set_idle();
         // The semaphore is never closed.
         Arc::clone(&self.request_permits).acquire_owned().await.ok()
     }

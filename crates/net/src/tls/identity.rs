@@ -14,7 +14,7 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{HTTP_1, TlsAccept, provider, trust::certificates};
+use super::{HTTP_1, HTTP_2, TlsAccept, provider, trust::certificates};
 use crate::Stream;
 
 /// Paths of a listener's certificate files.
@@ -74,7 +74,17 @@ impl IdentityError {
 /// A listener's certificate and key, kept in line with their files.
 pub struct TlsIdentity {
     files: IdentityFiles,
+    protocols: HttpProtocols,
     current: Mutex<LoadedIdentity>,
+}
+
+/// What a listener offers in the handshake (ALPN).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpProtocols {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, else HTTP/1.1.
+    Http2,
 }
 
 struct LoadedIdentity {
@@ -93,12 +103,16 @@ struct IdentityContents {
 }
 
 impl TlsIdentity {
-    /// Reads the files.
-    pub fn load(files: IdentityFiles) -> Result<Self, IdentityError> {
+    /// Reads the files, for a listener that speaks `protocols`.
+    ///
+    /// # Errors
+    /// A file cannot be read, has other content, or does not go with the others.
+    pub fn load(files: IdentityFiles, protocols: HttpProtocols) -> Result<Self, IdentityError> {
         let seen = contents(&files)?;
-        let config = Arc::new(config(&files, &seen)?);
+        let config = Arc::new(config(&files, &seen, protocols)?);
         Ok(Self {
             files,
+            protocols,
             current: Mutex::new(LoadedIdentity {
                 config,
                 seen,
@@ -132,7 +146,7 @@ impl TlsIdentity {
         {
             return Ok(false);
         }
-        let read = read.map(|found| (config(&self.files, &found), found));
+        let read = read.map(|found| (config(&self.files, &found, self.protocols), found));
         let mut current = self.current.lock();
         let config = match read {
             Ok((config, found)) => {
@@ -179,6 +193,7 @@ fn contents(files: &IdentityFiles) -> Result<IdentityContents, IdentityError> {
 fn config(
     files: &IdentityFiles,
     contents: &IdentityContents,
+    protocols: HttpProtocols,
 ) -> Result<ServerConfig, IdentityError> {
     let wrong = |path: &Path, what: &'static str, reason: String| IdentityError::Content {
         path: path.to_owned(),
@@ -213,7 +228,10 @@ fn config(
         _ => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
-    config.alpn_protocols = vec![HTTP_1.to_vec()];
+    config.alpn_protocols = match protocols {
+        HttpProtocols::Http1 => vec![HTTP_1.to_vec()],
+        HttpProtocols::Http2 => vec![HTTP_2.to_vec(), HTTP_1.to_vec()],
+    };
     Ok(config)
 }
 

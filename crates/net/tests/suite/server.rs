@@ -134,6 +134,9 @@ async fn one_address_cannot_take_all_places() {
         connection.slot.set_busy();
     }
     // Two more connections have waiting requests.
+    all[14..]
+        .iter()
+        .for_each(|connection| connection.slot.set_idle());
     assert!(
         is_pending(all[14].slot.acquire_request_slot())
             && is_pending(all[15].slot.acquire_request_slot())

@@ -3,7 +3,9 @@
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use contract_id::contract;
-use net::{IdentityFiles, ListenAddr, Listener, Stream, TlsIdentity, TrustRoots, WorkerUrl};
+use net::{
+    HttpProtocols, IdentityFiles, ListenAddr, Listener, Stream, TlsIdentity, TrustRoots, WorkerUrl,
+};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -45,7 +47,7 @@ fn sign(authority: &TestIssuer, params: CertificateParams, folder: &Path) -> Ide
 }
 
 async fn listening(files: IdentityFiles) -> (Arc<Listener>, Arc<TlsIdentity>) {
-    let identity = Arc::new(TlsIdentity::load(files).unwrap());
+    let identity = Arc::new(TlsIdentity::load(files, HttpProtocols::Http1).unwrap());
     let listener = net::listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
     (
         Arc::new(listener.encrypted(Arc::clone(&identity))),
@@ -223,7 +225,11 @@ async fn a_client_needs_a_certificate_of_the_right_authority() {
 async fn unusable_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let files = issue(&authority(), "127.0.0.1", folder.path());
-    let refusal = |files: IdentityFiles| TlsIdentity::load(files).unwrap_err().to_string();
+    let refusal = |files: IdentityFiles| {
+        TlsIdentity::load(files, HttpProtocols::Http1)
+            .unwrap_err()
+            .to_string()
+    };
     let missing = IdentityFiles {
         cert: folder.path().join("none.pem"),
         ..files.clone()

@@ -3,9 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use config::Settings;
+use config::{ServerSection, Settings};
 use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
-use net::{ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
+use net::{HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
 use tokio::sync::watch;
 
 use super::StartError;
@@ -27,6 +27,15 @@ pub(super) struct BoundListeners {
     pub(super) is_takeover: bool,
 }
 
+/// Returns what the data listener offers in a TLS handshake.
+fn protocols(server: &ServerSection) -> HttpProtocols {
+    if server.http2 {
+        HttpProtocols::Http2
+    } else {
+        HttpProtocols::Http1
+    }
+}
+
 /// Binds the addresses in the settings.
 pub(super) async fn bind(
     settings: &Settings,
@@ -35,8 +44,8 @@ pub(super) async fn bind(
     let is_takeover = inherited.is_some();
     let (server, admin) = (&settings.server, &settings.admin);
     let (server_tls, admin_tls) = (
-        identity(server.tls.as_ref())?,
-        identity(admin.tls.as_ref())?,
+        identity(server.tls.as_ref(), protocols(server))?,
+        identity(admin.tls.as_ref(), HttpProtocols::Http1)?,
     );
     let mut data = Vec::new();
     let more_addresses = server

@@ -39,6 +39,7 @@ mod exclusions;
 mod explain;
 mod faults;
 mod hostile_artefacts;
+mod http2;
 mod indexer;
 mod indexer_examples;
 mod kv_events_stream;

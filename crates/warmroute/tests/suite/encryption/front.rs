@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use http::HeaderMap;
 use net::{
-    Address, IdentityFiles, ListenAddr, TlsIdentity, TrustRoots, WorkerUrl,
+    Address, HttpProtocols, IdentityFiles, ListenAddr, TlsIdentity, TrustRoots, WorkerUrl,
     fetch::{self, FetchError, FetchedReply},
 };
 use tokio::{io::copy_bidirectional, runtime::Runtime};
@@ -30,7 +30,7 @@ impl TlsFront {
             key: folder.join("key.pem"),
             client_ca: None,
         };
-        let identity = Arc::new(TlsIdentity::load(files).unwrap());
+        let identity = Arc::new(TlsIdentity::load(files, HttpProtocols::Http1).unwrap());
         let listener = runtime.block_on(async {
             net::listen(&ListenAddr::tcp("127.0.0.1", 0))
                 .await
