@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +16,7 @@ use std::{
 use serde_json::{Value, json};
 use test_programs::ReservedPort;
 
-use super::{Stopwatch, eventually, json_reply};
+use super::{Stopwatch, json_reply};
 
 /// The behaviour of a path.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ impl LmcacheController {
     /// Starts at the port of an earlier controller, once that is gone.
     pub fn at(port: Arc<ReservedPort>) -> Self {
         let address = port.address();
-        let listener = eventually("the port to be free", || TcpListener::bind(&address).ok());
+        let listener = port.listen();
         let state = Arc::new(ControllerState::default());
         let shared = Arc::clone(&state);
         thread::spawn(move || {
