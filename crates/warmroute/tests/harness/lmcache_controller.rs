@@ -23,6 +23,8 @@ use super::{Stopwatch, json_reply};
 pub enum ControllerBehavior {
     /// Answers as LMCache does.
     Well,
+    /// Answers as LMCache does, after this time.
+    Slow(Duration),
     /// Answers with this body.
     Saying(&'static str),
     /// Answers with a server error.
@@ -153,13 +155,11 @@ impl ControllerState {
             .cloned()
             .unwrap_or(ControllerBehavior::Well);
         let reply = match behavior {
-            ControllerBehavior::Well if path == "/controller/workers" => {
-                json_reply("200 OK", "", &self.workers().to_string())
+            ControllerBehavior::Well => self.usual(&query),
+            ControllerBehavior::Slow(pause) => {
+                thread::sleep(pause);
+                self.usual(&query)
             }
-            ControllerBehavior::Well if path == "/lookup" => {
-                json_reply("200 OK", "", &self.layout(&query.body).to_string())
-            }
-            ControllerBehavior::Well => json_reply("404 Not Found", "", "{}"),
             ControllerBehavior::Saying(body) => json_reply("200 OK", "", body),
             ControllerBehavior::Failing => {
                 json_reply("500 Internal Server Error", "", r#"{"detail":"broken"}"#)
@@ -174,6 +174,15 @@ impl ControllerState {
             }
         };
         let _ = reader.get_mut().write_all(&reply);
+    }
+
+    /// LMCache's own answer.
+    fn usual(&self, query: &ControllerQuery) -> Vec<u8> {
+        match &*query.path {
+            "/controller/workers" => json_reply("200 OK", "", &self.workers().to_string()),
+            "/lookup" => json_reply("200 OK", "", &self.layout(&query.body).to_string()),
+            _ => json_reply("404 Not Found", "", "{}"),
+        }
     }
 
     fn workers(&self) -> Value {
