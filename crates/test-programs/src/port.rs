@@ -1,12 +1,21 @@
 //! Ports that a test may close and open again.
 
 use std::{
-    net::{Ipv4Addr, TcpListener, UdpSocket},
+    io,
+    net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket},
     sync::atomic::{AtomicU16, Ordering},
+    thread,
+    time::Duration,
 };
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 /// Outside the ephemeral ports (32768 and up on Linux, 49152 and up elsewhere).
 const RANGE: std::ops::Range<u16> = 20_000..30_000;
+/// Attempts to listen, and the pause between two: 20 seconds in all, which only a failing test
+/// waits for.
+const ATTEMPTS: u32 = 2_000;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A TCP port of the loopback address that no other test gets while this value lives.
 ///
@@ -37,7 +46,7 @@ impl ReservedPort {
                 % u32::from(length);
             let number = RANGE.start + u16::try_from(offset).ok()?;
             let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-            TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+            is_free(SocketAddrV4::new(Ipv4Addr::LOCALHOST, number)).ok()?;
             Some(Self {
                 number,
                 _claim: claim,
@@ -57,6 +66,43 @@ impl ReservedPort {
     pub fn address(&self) -> String {
         format!("{}:{}", Ipv4Addr::LOCALHOST, self.number)
     }
+
+    /// Listens on it, also right after an earlier listener of this process was closed.
+    ///
+    /// A child process has a copy of every descriptor until its exec. If another thread starts a
+    /// child just then, the copy of the closed listener holds the port for a moment longer, so a
+    /// single attempt may fail.
+    ///
+    /// # Panics
+    ///
+    /// If the port stays in use.
+    #[must_use]
+    pub fn listen(&self) -> TcpListener {
+        for _ in 0..ATTEMPTS {
+            match TcpListener::bind(self.address()) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => thread::sleep(PAUSE),
+                bound => {
+                    return bound.unwrap_or_else(|error| panic!("{}: {error}", self.address()));
+                }
+            }
+        }
+        panic!("{} stays in use", self.address())
+    }
+}
+
+/// Checks that nobody listens on a port, with a socket that is bound and never listens.
+///
+/// A copy of it in a child process that another thread starts (see [`ReservedPort::listen`])
+/// therefore stops no program from listening there.
+fn is_free(address: SocketAddrV4) -> io::Result<()> {
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(bind(&socket, &address)?)
 }
 
 impl Default for ReservedPort {
@@ -78,8 +124,33 @@ mod tests {
         assert_eq!(numbers.len(), 50, "all are different");
         for port in &ports {
             for _ in 0..2 {
-                TcpListener::bind(port.address()).expect("the port is free");
+                drop(port.listen());
             }
         }
+    }
+
+    #[test]
+    fn a_port_on_which_somebody_listens_is_not_free() {
+        let port = ReservedPort::new();
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port.number());
+        assert!(is_free(address).is_ok());
+        let _listener = port.listen();
+        let found = is_free(address).expect_err("it is in use");
+        assert_eq!(found.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_port_can_be_listened_on_while_a_copy_of_its_closed_listener_lives_on_for_a_moment() {
+        let port = ReservedPort::new();
+        let listener = port.listen();
+        let copy = listener.try_clone().expect("a second descriptor");
+        drop(listener);
+        let _ = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(PAUSE * 5);
+                drop(copy);
+            });
+            port.listen()
+        });
     }
 }

@@ -57,7 +57,7 @@ impl S3Server {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
         let port = ReservedPort::new();
-        let listener = TcpListener::bind(port.address()).unwrap();
+        let listener = port.listen();
         let mut server = Self {
             port,
             folder,
@@ -78,7 +78,7 @@ impl S3Server {
 
     /// Starts on the same port again, after [`Self::stop`].
     pub(crate) fn start_again(&mut self) {
-        let listener = TcpListener::bind(self.port.address()).unwrap();
+        let listener = self.port.listen();
         self.run(listener);
     }
 

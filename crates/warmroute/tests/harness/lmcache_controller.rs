@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -16,13 +16,15 @@ use std::{
 use serde_json::{Value, json};
 use test_programs::ReservedPort;
 
-use super::{Stopwatch, eventually, json_reply};
+use super::{Stopwatch, json_reply};
 
 /// The behaviour of a path.
 #[derive(Clone, Debug)]
 pub enum ControllerBehavior {
     /// Answers as LMCache does.
     Well,
+    /// Answers as LMCache does, after this time.
+    Slow(Duration),
     /// Answers with this body.
     Saying(&'static str),
     /// Answers with a server error.
@@ -66,7 +68,7 @@ impl LmcacheController {
     /// Starts at the port of an earlier controller, once that is gone.
     pub fn at(port: Arc<ReservedPort>) -> Self {
         let address = port.address();
-        let listener = eventually("the port to be free", || TcpListener::bind(&address).ok());
+        let listener = port.listen();
         let state = Arc::new(ControllerState::default());
         let shared = Arc::clone(&state);
         thread::spawn(move || {
@@ -153,13 +155,11 @@ impl ControllerState {
             .cloned()
             .unwrap_or(ControllerBehavior::Well);
         let reply = match behavior {
-            ControllerBehavior::Well if path == "/controller/workers" => {
-                json_reply("200 OK", "", &self.workers().to_string())
+            ControllerBehavior::Well => self.usual(&query),
+            ControllerBehavior::Slow(pause) => {
+                thread::sleep(pause);
+                self.usual(&query)
             }
-            ControllerBehavior::Well if path == "/lookup" => {
-                json_reply("200 OK", "", &self.layout(&query.body).to_string())
-            }
-            ControllerBehavior::Well => json_reply("404 Not Found", "", "{}"),
             ControllerBehavior::Saying(body) => json_reply("200 OK", "", body),
             ControllerBehavior::Failing => {
                 json_reply("500 Internal Server Error", "", r#"{"detail":"broken"}"#)
@@ -174,6 +174,15 @@ impl ControllerState {
             }
         };
         let _ = reader.get_mut().write_all(&reply);
+    }
+
+    /// LMCache's own answer.
+    fn usual(&self, query: &ControllerQuery) -> Vec<u8> {
+        match &*query.path {
+            "/controller/workers" => json_reply("200 OK", "", &self.workers().to_string()),
+            "/lookup" => json_reply("200 OK", "", &self.layout(&query.body).to_string()),
+            _ => json_reply("404 Not Found", "", "{}"),
+        }
     }
 
     fn workers(&self) -> Value {

@@ -1,6 +1,6 @@
 //! Requests grouped by meaning and by prompt prefix.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -211,21 +211,69 @@ fn failures_of_the_embedding_model_or_of_cluster_workers_fail_no_request() {
     );
 }
 
+fn embedding(direction: &[f32]) -> String {
+    json!({"data": [{"index": 0, "embedding": direction}]}).to_string()
+}
+
+/// A router before this engine, with the cluster `near`, whose only worker it is, and more keys.
+fn with_a_cluster(engine: &ScriptedEngine, keys: &str) -> Program {
+    let config = format!(
+        "routing:\n  semantic_clusters:\n    enabled: true\n    embedding_model: m\n    {keys}\n    clusters:\n      \
+         - {{name: near, examples: [hello], workers: [w]}}\n"
+    );
+    Program::serve_with(&config, &[format!("w={}", engine.url())], &[]).ready(1)
+}
+
+/// The name of the cluster that a prompt belongs to now.
+fn cluster(router: &Program) -> Value {
+    let body = json!({"model": "m", "messages": [chat_message("user", "hi")]}).to_string();
+    RawClient::post(&router.data(), "/v1/route", body.as_bytes()).json()["cluster"]["name"].clone()
+}
+
+#[test]
+#[contract("V44")]
+fn a_prompt_belongs_to_a_cluster_from_the_configured_similarity_on() {
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
+    for (keys, of_80_percent) in [
+        ("timeout: 10s", json!("near")),
+        ("timeout: 10s\n    threshold: 0.9", Value::Null),
+    ] {
+        let vectors = |direction| {
+            engine.answer("/v1/embeddings", "200 OK", &embedding(direction));
+        };
+        vectors(&[1.0, 0.0]);
+        let router = with_a_cluster(&engine, keys);
+        eventually("the examples to be embedded", || {
+            (cluster(&router) == "near").then_some(())
+        });
+        vectors(&[0.8, 0.6]);
+        assert_eq!(cluster(&router), of_80_percent, "{keys}");
+    }
+}
+
+#[test]
+#[contract("V44")]
+fn a_request_waits_for_its_embedding_as_long_as_configured() {
+    let near = json_reply("200 OK", "", &embedding(&[1.0, 0.0]));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(near.clone()));
+    let router = with_a_cluster(&engine, "timeout: 30s");
+    eventually("the examples to be embedded", || {
+        (cluster(&router) == "near").then_some(())
+    });
+    // Twice the default.
+    engine.once(ScriptedReply::Late(Duration::from_secs(1), near));
+    assert_eq!(cluster(&router), "near");
+}
+
 #[test]
 #[contract("V44")]
 fn a_text_that_the_embedding_model_rejects_affects_only_its_own_request() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
     let vectors = |status: &str, body: &str| engine.answer("/v1/embeddings", status, body);
-    let near = r#"{"data":[{"index":0,"embedding":[1.0,0.0]}]}"#;
+    let near = &embedding(&[1.0, 0.0]);
     vectors("200 OK", near);
-    let config = "routing:\n  semantic_clusters:\n    enabled: true\n    embedding_model: m\n    timeout: 10s\n    clusters:\n      \
-                  - {name: near, examples: [hello], workers: [w]}\n";
-    let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
-    let cluster = || {
-        let body = json!({"model": "m", "messages": [chat_message("user", "hi")]}).to_string();
-        RawClient::post(&router.data(), "/v1/route", body.as_bytes()).json()["cluster"]["name"]
-            .clone()
-    };
+    let router = with_a_cluster(&engine, "timeout: 10s");
+    let cluster = || cluster(&router);
     eventually("the examples to be embedded", || {
         (cluster() == "near").then_some(())
     });

@@ -134,3 +134,36 @@ fn an_engine_whose_figures_cannot_be_used_or_are_missing_is_never_busy() {
     assert_eq!(pair.load()["kv_usage_ratio"], Value::Null);
     assert_eq!(pair.workers().0.len(), 2);
 }
+
+#[test]
+#[contract("DY12")]
+fn a_model_may_have_a_busy_threshold_of_its_own() {
+    let fine = ScriptedReply::whole(json_reply("200 OK", "", r#"{"choices":[]}"#));
+    let engines = [
+        ScriptedEngine::start(fine.clone()),
+        ScriptedEngine::start(fine),
+    ];
+    let models =
+        r#"{"object":"list","data":[{"id":"m","object":"model"},{"id":"n","object":"model"}]}"#;
+    for engine in &engines {
+        engine.answer("/v1/models", "200 OK", models);
+    }
+    engines[0].answer("/metrics", "200 OK", &sglang(0.6));
+    let [a, b] = engines.each_ref().map(ScriptedEngine::url);
+    let yaml = format!(
+        "workers:\n  - {{name: a, url: \"{a}\", type: sglang}}\n  - {{name: b, url: \"{b}\", type: sglang}}\n\
+         routing: {{policy: round_robin, busy_threshold: 0.9, models: {{n: {{busy_threshold: 0.5}}}}}}\n"
+    );
+    let router = Program::serve_with(&yaml, &[], &[]).ready(2);
+    eventually("the load to be read", || {
+        let worker = RawClient::get(&router.admin(), "/admin/workers/a").json();
+        (worker["engine"]["kv_usage_ratio"] == 0.6).then_some(())
+    });
+    let excluded = |model: &str| {
+        let body = json!({"model": model, "prompt": "hello"}).to_string();
+        let decision = RawClient::post(&router.data(), "/v1/route", body.as_bytes()).json();
+        decision["excluded"].clone()
+    };
+    let busy = json!([{"target": {"worker": "a", "dp_rank": 0}, "reason": "busy"}]);
+    assert_eq!((excluded("m"), excluded("n")), (json!([]), busy));
+}

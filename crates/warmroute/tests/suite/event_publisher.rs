@@ -28,6 +28,18 @@ impl EventPublisher {
         }
     }
 
+    /// A publisher that connects to the router's socket, as soon as it is subscribed to.
+    pub(crate) async fn connected(endpoint: &str) -> Self {
+        let at = endpoint.parse().unwrap();
+        let publisher = Self {
+            socket: Pub::connect(&at, PubSettings::default()).unwrap(),
+            endpoint: endpoint.to_owned(),
+            next: 0,
+        };
+        publisher.subscribed(1).await;
+        publisher
+    }
+
     pub(crate) fn endpoint(&self) -> &str {
         &self.endpoint
     }
@@ -49,8 +61,13 @@ impl EventPublisher {
     /// Publishes a batch under a topic.
     pub(crate) fn publish_under(&mut self, topic: &str, events: &[WireEvent]) {
         let payload = vllm::encode(1.0, Some(0), events, EventEncoding::CURRENT);
+        self.publish_payload(topic, &payload);
+    }
+
+    /// Publishes these bytes as a batch.
+    pub(crate) fn publish_payload(&mut self, topic: &str, payload: &[u8]) {
         self.socket
-            .send(&frames::encode_live(topic.as_bytes(), self.next, &payload));
+            .send(&frames::encode_live(topic.as_bytes(), self.next, payload));
         self.next += 1;
     }
 }

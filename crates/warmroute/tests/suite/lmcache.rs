@@ -398,6 +398,24 @@ fn hanging_lookups_delay_few_requests_fail_none_and_count_again_once_answered() 
 
 #[test]
 #[contract("V30")]
+fn a_request_waits_for_its_lookup_as_long_as_configured() {
+    let controller = LmcacheController::start();
+    controller.holds("i-a", 5);
+    let prompt = ids(1000, 64);
+    controller.holds_prompt("i-b", &prompt);
+    let keys = "    poll_interval: 50ms\n    controller_timeout: 60s\n    lookup_budget: 30s\n";
+    let routed = before(&controller, "prefix_lookup", keys);
+    wait_for_controller(&routed);
+    let by_prefix = || winner(&dry_run(&routed, &json!(prompt))) == "b";
+    eventually("lookups to be answered", || by_prefix().then_some(()));
+    // Four times the default.
+    controller.answers(LOOKUP, ControllerBehavior::Slow(Duration::from_secs(1)));
+    assert!(by_prefix());
+    assert_eq!(lookups(&routed, "late"), 0.0);
+}
+
+#[test]
+#[contract("V30")]
 fn lookups_with_invalid_replies_leave_the_decision_to_cache_sizes() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 5);

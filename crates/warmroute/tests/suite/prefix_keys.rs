@@ -3,7 +3,11 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{RawClient, RoutedFleet, RouterQueries as _, words};
+use crate::{
+    harness::{RawClient, RoutedFleet, RouterQueries as _, eventually, words},
+    kv_index,
+    prefix_stream::PrefixStream,
+};
 
 /// One conversation beginning, and every way to write it.
 struct Conversation {
@@ -97,4 +101,48 @@ fn a_message_and_its_equal_chat_have_one_prefix_key_and_one_owner() {
         }
         assert_eq!(keys(), 12.0, "a message has the key of its chat");
     }
+}
+
+/// `hashlib.sha256(b"sim\0SYou are a careful coding agent that answers in one line.")` in Python.
+const AGENT: &str = "2d497970119b1d77e857abed2a5471d92467fc6e6d00f657665add0cba823ead";
+
+#[test]
+#[contract("CK7")]
+fn a_key_of_another_program_finds_a_prompt_also_behind_the_line_that_agents_change() {
+    let stream = PrefixStream::start();
+    let routed = kv_index::routed_to_silent(&stream);
+    stream.publish_raw(&format!(
+        "event: cache_created\ndata: {{\"prefix_hash\": \"{AGENT}\", \"token_count\": 4000}}\n\n"
+    ));
+    eventually("the event", || {
+        let stats = kv_index::get(&routed.router, "/admin/kv-index/stats");
+        (stats["index"]["entry_count"] == 1).then_some(())
+    });
+    let send = |system: String| {
+        let messages = json!([
+            {"role": "system", "content": system}, {"role": "user", "content": "hello"}
+        ]);
+        owner(
+            &routed,
+            "/v1/chat/completions",
+            &json!({"messages": messages}),
+        )
+    };
+    let decided = |decision: &str| {
+        let name = "continuum_kv_index_routing_decisions_total";
+        let labels = [("decision", decision)];
+        kv_index::page(&routed.router).value(name, &labels)
+    };
+    let prompt = "You are a careful coding agent that answers in one line.";
+    let line = |n: u32| format!("x-anthropic-billing-header: cc_version=2.1.37; cch={n};");
+    for system in [
+        prompt.to_owned(),
+        format!("{}{prompt}", line(1)),
+        format!("{}\n{prompt}", line(2)),
+    ] {
+        assert_eq!(send(system), "b");
+    }
+    assert_eq!((decided("kv_aware"), decided("fallback")), (3.0, 0.0));
+    send(format!("{prompt} And kind."));
+    assert_eq!((decided("kv_aware"), decided("fallback")), (3.0, 1.0));
 }

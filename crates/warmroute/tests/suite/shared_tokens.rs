@@ -1,5 +1,6 @@
-//! Two routers before one engine whose tokenizer neither has, and one Redis: a router does not
-//! fetch tokens that the other has fetched, and no failure of Redis fails a request.
+//! Tokens that routers fetched from an engine whose tokenizer they do not have: in memory, and in
+//! one Redis for two routers. A router does not fetch tokens that the other has fetched, and no
+//! failure of Redis fails a request.
 
 use std::time::Duration;
 
@@ -317,4 +318,32 @@ fn redis_stopped_or_killed_costs_no_request_and_delays_few() {
         prompt(&router, &id, &id);
         (shared.redis.ask(&["DBSIZE"]) != ["0"]).then_some(())
     });
+}
+
+#[test]
+#[contract("V30")]
+fn as_many_prompts_are_kept_in_memory_as_configured() {
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"id":"fine"}"#,
+    )));
+    let controller = LmcacheController::start();
+    let config = format!(
+        "models: {{entries: {{m: {{tokenizer: engine}}}}}}\nrouting:\n  tokenize_budget: 60s\n  lmcache:\n    \
+         controller_url: {}\n    prompt_cache: {{capacity: 2}}\n",
+        controller.url()
+    );
+    let router = Program::serve_with(&config, &[format!("w={}", engine.url())], &[]).ready(1);
+    let fetched = |id: &str, text: &str| {
+        let tokens = json!({"count": 3, "max_model_len": 4096, "tokens": [1, 2, 3]}).to_string();
+        engine.forget();
+        engine.once(ScriptedReply::whole(json_reply("200 OK", "", &tokens)));
+        counted(&prompt(&router, id, text)).1 > 0
+    };
+    for text in ["one", "two", "three"] {
+        assert!(fetched(text, text), "{text}");
+    }
+    assert!(!fetched("three again", "three"), "the latest is kept");
+    assert!(fetched("one again", "one"), "the oldest made room");
 }

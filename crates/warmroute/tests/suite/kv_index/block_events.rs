@@ -1,9 +1,15 @@
 //! Events of blocks over ZMQ, by their effect, in the families that prefix streams move too.
 
 use contract_id::contract;
+use test_programs::ReservedPort;
 
 use super::page;
-use crate::harness::{Page, RawClient, RoutedFleet, chat_message, eventually, words};
+use crate::{
+    event_publisher::{EventPublisher, blocks},
+    harness::{
+        Page, Program, RawClient, RoutedFleet, RouterQueries as _, chat_message, eventually, words,
+    },
+};
 
 const TYPES: [&str; 5] = ["created", "evicted", "offloaded", "reloaded", "purged"];
 
@@ -85,7 +91,7 @@ fn a_reset_cache_counts_as_purged_and_a_restarted_engine_as_reconnected() {
     );
     routed.engines[0].kill();
     let flags = ["--port", &port, "--kv-events", &events, "--replay", &replay];
-    routed.engines[0] = crate::harness::Program::engine(&flags);
+    routed.engines[0] = Program::engine(&flags);
     eventually("the stream to be connected again", || {
         let page = page(&routed.router);
         let of = |name: &str| page.value(name, &[("backend", "a")]);
@@ -93,4 +99,50 @@ fn a_reset_cache_counts_as_purged_and_a_restarted_engine_as_reconnected() {
             && of("continuum_kv_consumer_reconnects_total") >= 1.0)
             .then_some(())
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK70", "CK71")]
+async fn events_of_a_publisher_in_quarantine_count_as_dropped() {
+    let engine = Program::engine(&["--no-kv-events"]);
+    let socket = ReservedPort::new();
+    let endpoint = format!("tcp://{}", socket.address());
+    let config = format!(
+        "workers:\n  - {{name: a, url: \"{}\", kv_events: {{bind: true, endpoint: \"{endpoint}\"}}}}\n",
+        engine.url()
+    );
+    let router = Program::serve_with(&config, &[], &[]).ready(1);
+    let mut publisher = EventPublisher::connected(&endpoint).await;
+    let topic = "kv@a@sim";
+    let tokens: Vec<u32> = (1..=16).collect();
+    let block = [blocks(0, 0, &tokens, "GPU")];
+    let counts = || {
+        let page = page(&router);
+        ["received", "processed", "dropped"].map(|name| {
+            let name = format!("continuum_kv_event_{name}_total");
+            page.value(&name, &[("backend", "a")])
+        })
+    };
+    publisher.publish_under(topic, &block);
+    eventually("the event", || (counts() == [1.0, 1.0, 0.0]).then_some(()));
+    // A hundred unreadable batches within ten seconds.
+    eventually("the quarantine", || {
+        for _ in 0..100 {
+            publisher.publish_payload(topic, b"no batch");
+        }
+        let labels = [("backend", "a"), ("status", "quarantined")];
+        let name = "continuum_kv_index_event_source_status";
+        (page(&router).value(name, &labels) == 1.0).then_some(())
+    });
+    // More of them may be on the way, and count as dropped as well.
+    let [received, processed, dropped] = counts();
+    for _ in 0..5 {
+        publisher.publish_under(topic, &block);
+    }
+    let after = eventually("the dropped events", || {
+        let after = counts();
+        (after[2] >= dropped + 5.0).then_some(after)
+    });
+    assert_eq!(after[1], processed, "none of them was applied");
+    assert_eq!(after[0] - received, after[2] - dropped, "all were received");
 }

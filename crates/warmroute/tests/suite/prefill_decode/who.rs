@@ -104,39 +104,38 @@ fn a_worker_registered_with_the_role_prefill_computes_prompts_until_its_lease_en
 #[test]
 #[contract("DY25")]
 fn each_pool_has_its_own_policy_and_a_request_sets_that_of_the_decode_leg() {
-    let pools = SimulatedPools::start(
-        2,
-        2,
+    for keys in [
         "  prefill_policy: round_robin\n  decode_policy: kv_aware\n",
-    );
-    let send = |id: &str, headers: &[(&str, &str)]| {
-        assert_eq!(
-            pools.send_with(id, &topic_chat("same"), headers).status,
-            200
+        "  models:\n    s*: {prefill_policy: round_robin, decode_policy: kv_aware}\n",
+    ] {
+        let pools = SimulatedPools::start(2, 2, keys);
+        let send = |id: &str, headers: &[(&str, &str)]| {
+            let reply = pools.send_with(id, &topic_chat("same"), headers);
+            assert_eq!(reply.status, 200, "{}", reply.text());
+            pools.router.receipt(id)
+        };
+        let receipts: Vec<Value> = (0..3).map(|n| send(&format!("r{n}"), &[])).collect();
+        let prefills: Vec<_> = receipts
+            .iter()
+            .map(|receipt| &receipt["prefill"]["target"]["worker"])
+            .collect();
+        assert_eq!(prefills, ["p1", "p2", "p1"], "each in turn");
+        assert!(
+            receipts
+                .iter()
+                .all(|receipt| receipt["policy"] == "kv_aware")
         );
-        pools.router.receipt(id)
-    };
-    let receipts: Vec<Value> = (0..3).map(|n| send(&format!("r{n}"), &[])).collect();
-    let prefills: Vec<_> = receipts
-        .iter()
-        .map(|receipt| &receipt["prefill"]["target"]["worker"])
-        .collect();
-    assert_eq!(prefills, ["p1", "p2", "p1"], "each in turn");
-    assert!(
-        receipts
-            .iter()
-            .all(|receipt| receipt["policy"] == "kv_aware")
-    );
-    assert!(
-        receipts
-            .iter()
-            .all(|receipt| receipt["winner"] == receipts[0]["winner"]),
-        "the longest prefix"
-    );
-    assert_eq!(
-        send("named", &[("x-warmroute-policy", "random")])["policy"],
-        "random"
-    );
+        assert!(
+            receipts
+                .iter()
+                .all(|receipt| receipt["winner"] == receipts[0]["winner"]),
+            "the longest prefix"
+        );
+        assert_eq!(
+            send("named", &[("x-warmroute-policy", "random")])["policy"],
+            "random"
+        );
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The periodic check of a Redis that answers.
 
+use std::time::Duration;
+
 use contract_id::contract;
 use serde_json::json;
 use test_programs::ReservedPort;
@@ -66,4 +68,27 @@ fn a_node_of_a_cluster_is_refused_with_its_reason_and_memory_answers() {
     let fallback = cached.router.metric("continuum_cache_fallback_active", "");
     assert_eq!(fallback, 1.0);
     assert_eq!(redis.calls("get"), 0, "it is not used");
+}
+
+#[test]
+#[contract("CK33")]
+fn a_connection_to_redis_may_take_as_long_as_configured() {
+    test_programs::require!(RedisServer);
+    let redis = RedisServer::start();
+    // The machine accepts connections for it; it does not greet.
+    redis.pause();
+    let cached = CachedRouter::start(&format!(
+        ", backend: redis, redis: {{url: \"{}\", connect_timeout_ms: 60000, command_timeout_ms: 60000}}",
+        redis.url()
+    ));
+    // Longer than the default of three seconds.
+    std::thread::sleep(Duration::from_secs(4));
+    redis.resume();
+    eventually("Redis to be in use", || {
+        (cached.router.metric("continuum_cache_fallback_active", "") == 0.0).then_some(())
+    });
+    let errors = cached
+        .router
+        .metric("continuum_cache_redis_errors_total", "type=");
+    assert_eq!(errors, 0.0, "the first attempt succeeded");
 }

@@ -1,10 +1,12 @@
 //! Questions with the same meaning (`response_cache.semantic`).
 
+use std::time::Duration;
+
 use contract_id::contract;
 use serde_json::{Value, json};
 
 use super::{CachedRouter, FINE, chat_body, fine, status, with};
-use crate::harness::{RouterQueries as _, eventually};
+use crate::harness::{RouterQueries as _, ScriptedReply, eventually, json_reply};
 
 const SEMANTIC: &str = "response_cache: {enabled: true, semantic: {enabled: true, embedding_model: m, timeout: 300ms}}\n";
 
@@ -15,11 +17,21 @@ fn router_with_embeddings(config: &str) -> CachedRouter {
     cached
 }
 
+fn embedding(direction: &[f32]) -> String {
+    json!({"data": [{"index": 0, "embedding": direction}]}).to_string()
+}
+
 fn set_embedding(cached: &CachedRouter, direction: &[f32]) {
-    let vector = json!({"data": [{"index": 0, "embedding": direction}]});
     cached
         .engine
-        .answer("/v1/embeddings", "200 OK", &vector.to_string());
+        .answer("/v1/embeddings", "200 OK", &embedding(direction));
+}
+
+/// The section with more keys for the similarity.
+fn semantic(keys: &str) -> String {
+    format!(
+        "response_cache: {{enabled: true, semantic: {{enabled: true, embedding_model: m, {keys}}}}}\n"
+    )
 }
 
 /// Sends a request without a cached reply, and waits until its reply can answer others.
@@ -153,4 +165,63 @@ fn any_failure_of_the_embedding_model_is_only_a_miss() {
             "MISS not_found"
         );
     }
+}
+
+#[test]
+#[contract("V44")]
+fn a_question_is_similar_from_the_configured_threshold_on() {
+    for (threshold, reply) in [("0.999", "MISS not_found"), ("0.99", "HIT similar")] {
+        let cached = router_with_embeddings(&semantic(&format!("threshold: {threshold}")));
+        first(&cached, "How tall is K2?");
+        // A cosine of 0.995.
+        set_embedding(&cached, &[1.0, 0.1]);
+        assert_eq!(
+            cached.status(&chat_body("K2's height?")),
+            reply,
+            "{threshold}"
+        );
+    }
+}
+
+#[test]
+#[contract("V44")]
+fn as_many_replies_are_kept_for_similar_questions_as_configured() {
+    for (most, reply) in [(1, "MISS not_found"), (2, "HIT similar")] {
+        let cached = router_with_embeddings(&semantic(&format!("max_entries: {most}")));
+        first(&cached, "How tall is K2?");
+        set_embedding(&cached, &[0.0, 1.0]);
+        // Asked again in other words until a reply is stored, the last of which takes the place.
+        let mut number = 0;
+        eventually("the second reply to be stored", || {
+            number += 1;
+            let again = chat_body(&format!("Why is the sky blue? ({number})"));
+            (cached.status(&again) == "HIT similar").then_some(())
+        });
+        set_embedding(&cached, &[1.0, 0.0]);
+        assert_eq!(cached.status(&chat_body("K2's height?")), reply, "{most}");
+    }
+}
+
+#[test]
+#[contract("V44")]
+fn a_reply_answers_similar_questions_for_as_long_as_configured() {
+    let cached = router_with_embeddings(&semantic("ttl: 1s"));
+    first(&cached, "How tall is K2?");
+    // The reply is stored; 300 seconds are the default.
+    std::thread::sleep(Duration::from_millis(1_100));
+    assert_eq!(cached.status(&chat_body("K2's height?")), "MISS not_found");
+}
+
+#[test]
+#[contract("V44")]
+fn a_request_waits_for_the_embedding_of_its_question_as_long_as_configured() {
+    let cached = CachedRouter::with(&semantic("timeout: 30s"), fine());
+    let vector = json_reply("200 OK", "", &embedding(&[1.0, 0.0]));
+    cached.engine.once(ScriptedReply::whole(vector.clone()));
+    first(&cached, "How tall is K2?");
+    // Twice the default.
+    cached
+        .engine
+        .once(ScriptedReply::Late(Duration::from_secs(1), vector));
+    assert_eq!(cached.status(&chat_body("K2's height?")), "HIT similar");
 }

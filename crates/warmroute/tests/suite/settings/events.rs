@@ -128,7 +128,7 @@ fn with_fnv_1a_the_cached_prefix_is_found_as_with_xxh3() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("V21", "V20")]
-async fn each_medium_has_its_weight_by_flag_key_and_variable() {
+async fn each_medium_has_its_weight_by_flag_key_variable_and_model() {
     let mut publisher = EventPublisher::start().await;
     let engine = Program::engine(&["--no-kv-events"]);
     let worker = [format!("a={}", engine.url())];
@@ -143,6 +143,8 @@ async fn each_medium_has_its_weight_by_flag_key_and_variable() {
         "0.25",
     ];
     let key = "routing: {medium_weights: {gpu: 0.875, cpu: 0.5, disk: 0.25}}\n";
+    let of_model =
+        "routing: {models: {sim: {medium_weights: {gpu: 0.875, cpu: 0.5, disk: 0.25}}}}\n";
     let variables = [
         ("WARMROUTE_ROUTING__MEDIUM_WEIGHTS__GPU", "0.875"),
         ("WARMROUTE_ROUTING__MEDIUM_WEIGHTS__CPU", "0.5"),
@@ -152,6 +154,7 @@ async fn each_medium_has_its_weight_by_flag_key_and_variable() {
         Program::serve(&worker, &[&usual[..], &flags].concat()),
         Program::serve_with(key, &worker, &usual),
         Program::serve_with_env(&worker, &usual, &variables),
+        Program::serve_with(of_model, &worker, &usual),
         Program::serve(&worker, &usual),
     ]
     .map(|router| router.ready(1));
@@ -163,12 +166,9 @@ async fn each_medium_has_its_weight_by_flag_key_and_variable() {
         blocks(0, 32, &prompt[32..80], "CPU"),
         blocks(0, 80, &prompt[80..], "DISK"),
     ]);
-    let expected = [
-        2.0 * 0.875 + 3.0 * 0.5 + 4.0 * 0.25,
-        2.0 * 0.875 + 3.0 * 0.5 + 4.0 * 0.25,
-        2.0 * 0.875 + 3.0 * 0.5 + 4.0 * 0.25,
-        2.0 + 3.0 * 0.3 + 4.0 * 0.05,
-    ];
+    let configured = 2.0 * 0.875 + 3.0 * 0.5 + 4.0 * 0.25;
+    let default = 2.0 + 3.0 * 0.3 + 4.0 * 0.05;
+    let expected = [configured, configured, configured, configured, default];
     for (router, expected) in routers.iter().zip(expected) {
         let row = eventually("the events to be applied", || {
             let row = row_of_a(router, &prompt);

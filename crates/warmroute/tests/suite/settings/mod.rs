@@ -9,6 +9,7 @@ mod hooks;
 mod logging;
 mod model_lists;
 mod model_names;
+mod prediction;
 mod prefix_tiers;
 mod retries;
 mod single_keys;
