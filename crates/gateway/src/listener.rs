@@ -1,19 +1,30 @@
-//! The data listener: accepts connections, speaks HTTP/1 with hard limits, and drains.
+//! The data listener: accepts connections, speaks HTTP/1 with hard limits, carries the conversations
+//! that follow an upgrade, and drains.
 
 use std::{
     convert::Infallible,
+    io,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use http::{HeaderValue, header::CONNECTION};
+use bytes::Bytes;
+use http::{HeaderValue, Response, header::CONNECTION};
+use http_body::Body;
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use net::server::{Acceptor, ClientStream, ConnectionSlot, in_progress};
+use net::server::{
+    Acceptor, ClientStream, ConnectionSlot, ExchangeGuard, ExchangeTracker, in_progress,
+};
+use parking_lot::Mutex;
 use proxy::RequestBody;
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::{CurrentGateway, Gateway, housekeeping, request};
+use crate::{
+    CurrentGateway, Gateway, housekeeping,
+    request::{self, reply_body::GuardedConversation},
+};
 
 /// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +193,17 @@ async fn reached(phase: &mut watch::Receiver<ListenerPhase>, at: ListenerPhase) 
     drop(phase.wait_for(|phase| *phase >= at).await);
 }
 
+/// One client connection.
+#[derive(Clone)]
+struct ClientConnection {
+    gateways: Arc<CurrentGateway>,
+    exchange: ExchangeTracker,
+    phase: watch::Receiver<ListenerPhase>,
+    /// What follows the last request, where that leaves HTTP: until its end the request is in
+    /// progress.
+    conversation: Arc<Mutex<Option<(GuardedConversation, ExchangeGuard)>>>,
+}
+
 async fn connection(
     gateways: Arc<CurrentGateway>,
     stream: net::Stream,
@@ -190,24 +212,12 @@ async fn connection(
 ) {
     let server = Arc::clone(&gateways.current().edge.admission.server);
     let (stream, exchange) = ClientStream::new(stream, slot, server.head_timeout, CLIENT_STALL);
-    let leaving = phase.clone();
-    let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(exchange.slot().peer());
-        let (gateways, exchange, leaving) =
-            (Arc::clone(&gateways), exchange.clone(), leaving.clone());
-        async move {
-            let answering = exchange.begin().await;
-            let gateway = gateways.current();
-            let mut response = request::answer(gateway, request.map(RequestBody::from)).await;
-            // The client's next request needs another connection.
-            if *leaving.borrow() >= ListenerPhase::Leaving {
-                response
-                    .headers_mut()
-                    .insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
-        }
-    });
+    let client = ClientConnection {
+        gateways,
+        exchange,
+        phase: phase.clone(),
+        conversation: Arc::default(),
+    };
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -215,18 +225,54 @@ async fn connection(
         .half_close(server.half_close)
         .max_headers(MAX_HEADERS)
         .max_buf_size(READ_BUFFER);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        // The connection is idle: no request is lost.
-        () = exchange.slot().must_close() => return,
-        () = reached(&mut phase, ListenerPhase::Drain) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let result = {
+        let service = service_fn(|request| client.clone().answer(request));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection.with_upgrades());
+        tokio::select! {
+            result = connection.as_mut() => result,
+            // The connection is idle: no request is lost.
+            () = client.exchange.slot().must_close() => return,
+            () = reached(&mut phase, ListenerPhase::Drain) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
     if let Err(error) = result {
         tracing::debug!(%error, "client connection ended");
+    }
+    let conversation = client.conversation.lock().take();
+    if let Some((conversation, answering)) = conversation {
+        conversation.run().await;
+        drop(answering);
+    }
+}
+
+impl ClientConnection {
+    /// Answers one request.
+    async fn answer(
+        self,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<impl Body<Data = Bytes, Error = io::Error>>, Infallible> {
+        let peer = self.exchange.slot().peer();
+        request.extensions_mut().insert(peer);
+        let answering = self.exchange.begin().await;
+        let gateway = self.gateways.current();
+        let mut response = request::answer(gateway, request.map(RequestBody::from)).await;
+        let answering = match response.body_mut().take_conversation() {
+            Some(conversation) => {
+                *self.conversation.lock() = Some((conversation, answering));
+                None
+            }
+            None => Some(answering),
+        };
+        // The client's next request needs another connection.
+        if answering.is_some() && *self.phase.borrow() >= ListenerPhase::Leaving {
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response.map(|body| in_progress(body, answering)))
     }
 }

@@ -56,6 +56,7 @@ mod prefill_decode;
 mod prefix_keys;
 mod prometheus;
 mod queue;
+mod realtime;
 mod relay_bytes;
 mod response_cache;
 mod route_api;
