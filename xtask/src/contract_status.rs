@@ -22,7 +22,9 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
     let results = test_log::read(&text);
     let sources = tests_in_sources::sources(root)?;
     let tests = tests_in_sources::find(&sources)?;
-    let defined = defined_ids(root)?;
+    let promised = ids_of(root, contract_ids::CONTRACT)?;
+    let mut defined = ids_of(root, contract_ids::FAULTS)?;
+    defined.extend(&promised);
     let undefined: Vec<_> = tests
         .iter()
         .flat_map(|test| test.undefined_ids(&defined))
@@ -44,7 +46,7 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
             first.name(),
         ));
     }
-    let table = status_table::table(&tests, &results);
+    let table = status_table::table(&tests, &results, &promised);
     let path = root.join("docs/contract-status.md");
     if mode == StatusMode::Write {
         fs::write(&path, &table)
@@ -73,13 +75,9 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
     }
 }
 
-/// Returns the ids that the documents define.
-fn defined_ids(root: &Path) -> Result<BTreeSet<Id>, String> {
-    let mut defined = BTreeSet::new();
-    for document in contract_ids::DOCUMENTS {
-        let text = fs::read_to_string(root.join(document))
-            .map_err(|error| format!("{document} cannot be read: {error}"))?;
-        defined.append(&mut contract_ids::defined_in(&text));
-    }
-    Ok(defined)
+/// Returns the ids that a document defines.
+fn ids_of(root: &Path, document: &str) -> Result<BTreeSet<Id>, String> {
+    let text = fs::read_to_string(root.join(document))
+        .map_err(|error| format!("{document} cannot be read: {error}"))?;
+    Ok(contract_ids::defined_in(&text))
 }

@@ -47,7 +47,7 @@ impl ContractTest {
                     "{}:{}: the contract id `{id}` is not defined: expected a row of {}",
                     self.file,
                     self.line,
-                    contract_ids::DOCUMENTS.join(" or ")
+                    [contract_ids::CONTRACT, contract_ids::FAULTS].join(" or ")
                 )
             })
             .collect()

@@ -66,7 +66,7 @@ fn kind(kind_: &ValueKind) -> Json {
         ValueKind::Stream(schemes) => {
             json!({"type": "string", "pattern": format!("^({})://", schemes.join("|"))})
         }
-        ValueKind::RedisUrl => json!({"type": "string", "pattern": "^rediss?://"}),
+        ValueKind::RedisUrl => json!({"type": "string", "pattern": r"^rediss?(\+sentinel)?://"}),
         ValueKind::KeyPrefix { max } => json!({"type": "string", "minLength": 1, "maxLength": max}),
         ValueKind::Text
         | ValueKind::Path

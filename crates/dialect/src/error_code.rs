@@ -58,6 +58,8 @@ pub enum ErrorCode {
     UriTooLong,
     /// The router does not accept the content encoding of the body.
     UnsupportedEncoding,
+    /// The route is a WebSocket, and the request does not ask for one.
+    UpgradeRequired,
     /// The request's head is over the limit.
     HeadTooLarge,
     /// Too many requests in the window.
@@ -100,7 +102,7 @@ const INVALID: &str = "invalid_request_error";
 
 impl ErrorCode {
     /// All codes, in the order of the documentation.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::InvalidJson,
         Self::InvalidRequest,
         Self::DuplicateKey,
@@ -127,6 +129,7 @@ impl ErrorCode {
         Self::BodyTooLarge,
         Self::UriTooLong,
         Self::UnsupportedEncoding,
+        Self::UpgradeRequired,
         Self::HeadTooLarge,
         Self::RateLimited,
         Self::ConcurrencyLimited,
@@ -255,6 +258,7 @@ impl ErrorCode {
             Self::BodyTooLarge => ("body_too_large", 413, INVALID, "request_too_large"),
             Self::UriTooLong => ("uri_too_long", 414, INVALID, INVALID),
             Self::UnsupportedEncoding => ("unsupported_encoding", 415, INVALID, INVALID),
+            Self::UpgradeRequired => ("upgrade_required", 426, INVALID, INVALID),
             Self::HeadTooLarge => ("head_too_large", 431, INVALID, INVALID),
             Self::RateLimited => ("rate_limited", 429, "rate_limit_error", "rate_limit_error"),
             Self::ConcurrencyLimited => (

@@ -11,7 +11,7 @@ use event_sources::{
 };
 use net::{Clock, WorkerUrl};
 use parking_lot::Mutex;
-use prefix_view::{Holder, PrefixHash, PrefixIndex, ViewSettings};
+use prefix_view::{Holder, PrefixHash, PrefixHashKind, PrefixIndex, ViewSettings};
 use prometheus_client::registry::Registry;
 use supervision::supervise;
 use tokio::task::JoinHandle;
@@ -27,6 +27,8 @@ const LONGEST_SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct PrefixViewService {
     view: PrefixViewStore,
+    /// Workers whose streams name blocks by their sequence hashes.
+    named_by_blocks: Vec<Arc<str>>,
     /// Taken by the first [`PrefixViewService::stop`].
     sources: Mutex<Vec<SourceHandle>>,
     sweeper: JoinHandle<()>,
@@ -106,8 +108,14 @@ impl PrefixViewService {
         let sweeper = runtime::spawn(supervise("prefix_sweep", move || {
             sweep(Arc::clone(&swept), interval, clock)
         }));
+        let by_blocks = settings
+            .event_sources
+            .iter()
+            .filter(|source| source.prefix_hash_kind == PrefixHashKind::SequenceHash);
+        let named_by_blocks = by_blocks.map(|source| source.backend_name.as_str().into());
         Ok(Some(Self {
             view,
+            named_by_blocks: named_by_blocks.collect(),
             sources: Mutex::new(sources),
             sweeper,
         }))
@@ -116,6 +124,12 @@ impl PrefixViewService {
     /// Returns the index that the streams fill.
     pub fn view(&self) -> Arc<dyn PrefixIndex> {
         self.view.index()
+    }
+
+    /// Returns the workers whose streams name the blocks of a prompt by their sequence hashes, not
+    /// the beginning of its text by a key.
+    pub fn workers_named_by_blocks(&self) -> &[Arc<str>] {
+        &self.named_by_blocks
     }
 
     /// Returns the holders of a prefix if they were read within the last 100 ms: the result that

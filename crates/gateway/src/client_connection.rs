@@ -1,6 +1,6 @@
-//! One connection of a client: HTTP/1 or HTTP/2, each with hard limits.
+//! One connection of a client: HTTP/1, also what follows an upgrade, or HTTP/2, each with hard limits.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use config::ServerSection;
 use http::{
@@ -15,15 +15,21 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use net::server::{
-    ClientStream, ConnectionSlot, ExchangeTracker, HttpVersion, ReplyWatch, in_progress,
+    ClientStream, ConnectionSlot, ExchangeGuard, ExchangeTracker, HttpVersion, ReplyWatch,
+    in_progress,
 };
+use parking_lot::Mutex;
 use proxy::RequestBody;
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
     CurrentGateway, ListenerPhase,
     listener::reached,
-    request::{self, accept::MAX_HEADERS, reply_body::GuardedBody},
+    request::{
+        self,
+        accept::MAX_HEADERS,
+        reply_body::{GuardedBody, GuardedConversation},
+    },
 };
 
 /// Largest head that is read at all, in bytes; the configured limit is checked afterwards, with a
@@ -98,13 +104,23 @@ async fn serve_http1(
     mut phase: watch::Receiver<ListenerPhase>,
 ) -> hyper::Result<()> {
     let (leaving, exchange) = (phase.clone(), client.exchange.clone());
+    // What follows the last request, where that leaves HTTP: until its end the request is in
+    // progress.
+    let upgraded: Mutex<Option<(GuardedConversation, ExchangeGuard)>> = Mutex::default();
     let service = service_fn(|request| {
-        let (client, leaving) = (client.clone(), leaving.clone());
+        let (client, leaving, upgraded) = (client.clone(), leaving.clone(), &upgraded);
         async move {
             let answering = client.exchange.begin().await;
             let mut response = client.answer(request).await;
+            let answering = match response.body_mut().take_conversation() {
+                Some(conversation) => {
+                    *upgraded.lock() = Some((conversation, answering));
+                    None
+                }
+                None => Some(answering),
+            };
             // The client's next request needs another connection.
-            if *leaving.borrow() >= ListenerPhase::Leaving {
+            if answering.is_some() && *leaving.borrow() >= ListenerPhase::Leaving {
                 response
                     .headers_mut()
                     .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -120,16 +136,24 @@ async fn serve_http1(
         .max_headers(MAX_HEADERS)
         .max_buf_size(READ_BUFFER);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    tokio::select! {
-        result = connection.as_mut() => result,
-        // The connection is idle: no request is lost.
-        () = exchange.slot().must_close() => Ok(()),
-        () = reached(&mut phase, ListenerPhase::Drain) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let result = {
+        let mut connection = pin!(connection.with_upgrades());
+        tokio::select! {
+            result = connection.as_mut() => result,
+            // The connection is idle: no request is lost.
+            () = exchange.slot().must_close() => return Ok(()),
+            () = reached(&mut phase, ListenerPhase::Drain) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
+    };
+    let upgraded = upgraded.lock().take();
+    if let Some((conversation, answering)) = upgraded {
+        conversation.run().await;
+        drop(answering);
     }
+    result
 }
 
 async fn serve_http2(

@@ -24,6 +24,8 @@ pub enum RouteHandler {
     GenerateAnew(Dialect),
     /// A form with files, which may be too long to be buffered.
     Form,
+    /// A WebSocket conversation with one worker.
+    Realtime,
     /// A stored response: the rest of the path is its id and what is done with it.
     StoredResponse,
     /// The token count of a response's prompt.
@@ -125,6 +127,7 @@ pub static ROUTES: &[Route] = &[
         BodyMode::None,
     ),
     deleting("/v1/responses/", RouteHandler::StoredResponse),
+    reading("/v1/realtime", RouteHandler::Realtime, Scope::Inference),
     generation("/v1/messages", Dialect::Messages),
     generation("/anthropic/v1/messages", Dialect::Messages),
     generation("/inference/v1/generate", Dialect::TokenIds),

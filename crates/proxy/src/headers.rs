@@ -108,6 +108,19 @@ pub fn reply_head(worker: &HeaderMap) -> HeaderMap {
     out
 }
 
+/// Returns whether a head says that it changes the protocol to WebSocket.
+pub fn is_websocket(fields: &HeaderMap) -> bool {
+    let upgrade = fields.get(UPGRADE).and_then(|value| value.to_str().ok());
+    upgrade.is_some_and(|value| value.trim().eq_ignore_ascii_case("websocket"))
+}
+
+/// Adds the fields by which a head changes the protocol to WebSocket; those of the handshake itself
+/// are forwarded like any others.
+pub fn add_websocket(fields: &mut HeaderMap) {
+    fields.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
+}
+
 /// Returns whether a reply gives its length in two ways: two readers could see its end in two
 /// places, so its connection is not reused.
 pub fn has_conflicting_lengths(reply: &HeaderMap) -> bool {
@@ -271,6 +284,33 @@ mod tests {
         let request = upstream_head(&fields, host, None);
         assert_eq!(request, map(&[("host", "engine"), ("x-three", "3")]));
         assert_eq!(reply_head(&fields), map(&[("x-three", "3")]));
+    }
+
+    #[test]
+    fn a_websocket_handshake_is_forwarded_with_the_fields_of_the_routers_own_hop() {
+        let client = map(&[
+            ("host", "router"),
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "WebSocket"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-protocol", "realtime"),
+            ("sec-websocket-extensions", "permessage-deflate"),
+        ]);
+        assert!(is_websocket(&client) && !is_websocket(&map(&[("upgrade", "h2c")])));
+        let mut sent = upstream_head(&client, HeaderValue::from_static("engine"), None);
+        assert!(!is_websocket(&sent));
+        add_websocket(&mut sent);
+        let want = map(&[
+            ("host", "engine"),
+            ("connection", "Upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-protocol", "realtime"),
+            ("sec-websocket-extensions", "permessage-deflate"),
+        ]);
+        assert_eq!(sent, want);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::{path::Path, time::Duration};
 
-use config::RedisSection;
+use config::{RedisAddress, RedisSection};
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use net::{Address, Stream, TrustError, TrustRoots};
 use redis::{
@@ -16,6 +16,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use crate::{
     RedisFault,
     read_limit::{LimitedStream, ReadAllowance},
+    sentinels::Sentinels,
 };
 
 /// Default limit of an answer, bytes: ten times the answer for a prefix with the most backends.
@@ -25,11 +26,18 @@ pub(crate) const MOST_ANSWER: usize = 1 << 20;
 /// still good.
 #[derive(Debug)]
 pub(crate) struct RedisDialer {
-    address: Address,
-    host: String,
+    server: RedisServer,
     trust: Option<TrustRoots>,
     info: RedisConnectionInfo,
     limit: Duration,
+}
+
+/// How the server is found.
+#[derive(Debug)]
+enum RedisServer {
+    At(RedisAddress),
+    /// The primary that sentinels name, anew for each connection.
+    Primary(Sentinels),
 }
 
 /// An open connection. Dropping it closes it, even while an answer is pending.
@@ -52,12 +60,15 @@ impl RedisDialer {
         if let Some(password) = url.password() {
             info = info.set_password(password.expose());
         }
-        Ok(Self {
-            address: Address::Tcp {
+        let server = match url.primary() {
+            Some(name) => RedisServer::Primary(Sentinels::new(url.addresses(), name)),
+            None => RedisServer::At(RedisAddress {
                 host: url.host().to_owned(),
                 port: url.port(),
-            },
-            host: url.host().to_owned(),
+            }),
+        };
+        Ok(Self {
+            server,
             trust: settings
                 .tls
                 .then(|| trust_roots(settings.tls_ca.as_deref()))
@@ -68,32 +79,72 @@ impl RedisDialer {
         })
     }
 
-    /// Resolves, connects, encrypts and greets, within one time limit for all steps.
+    /// Returns whether another server may become the primary.
+    pub(crate) fn follows_sentinels(&self) -> bool {
+        matches!(self.server, RedisServer::Primary(_))
+    }
+
+    /// Finds the server, resolves, connects, encrypts and greets, within one time limit for all
+    /// steps.
     pub(crate) async fn open(&self) -> Result<RedisConnection, RedisFault> {
         let opening = async {
-            let stream = net::connect(&self.address, self.limit)
-                .await
-                .map_err(|it| RedisFault::unreachable(&it))?;
-            let stream = match &self.trust {
-                None => stream,
-                Some(trust) => trust
-                    .encrypt(stream, &self.host)
-                    .await
-                    .map_err(|it| RedisFault::handshake(&self.host, &it))?,
-            };
-            self.greet(stream).await
+            match &self.server {
+                RedisServer::At(address) => self.connect(address, &self.info).await,
+                RedisServer::Primary(sentinels) => sentinels.connect(self).await,
+            }
         };
         timeout(self.limit, opening)
             .await
             .unwrap_or_else(|_| Err(RedisFault::timeout("connection", self.limit)))
     }
 
-    async fn greet(&self, stream: Stream) -> Result<RedisConnection, RedisFault> {
+    /// Opens a connection to a server as the configured user.
+    pub(crate) async fn connect_as_user(
+        &self,
+        address: &RedisAddress,
+    ) -> Result<RedisConnection, RedisFault> {
+        self.connect(address, &self.info).await
+    }
+
+    /// Opens a connection to a sentinel, which has other users and no databases.
+    pub(crate) async fn connect_to_sentinel(
+        &self,
+        address: &RedisAddress,
+    ) -> Result<RedisConnection, RedisFault> {
+        let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        self.connect(address, &info).await
+    }
+
+    async fn connect(
+        &self,
+        address: &RedisAddress,
+        info: &RedisConnectionInfo,
+    ) -> Result<RedisConnection, RedisFault> {
+        let RedisAddress { host, port } = address;
+        let (host, port) = (host.clone(), *port);
+        let stream = net::connect(&Address::Tcp { host, port }, self.limit)
+            .await
+            .map_err(|it| RedisFault::unreachable(&it))?;
+        let stream = match &self.trust {
+            None => stream,
+            Some(trust) => trust
+                .encrypt(stream, &address.host)
+                .await
+                .map_err(|it| RedisFault::handshake(&address.host, &it))?,
+        };
+        self.greet(stream, info).await
+    }
+
+    async fn greet(
+        &self,
+        stream: Stream,
+        info: &RedisConnectionInfo,
+    ) -> Result<RedisConnection, RedisFault> {
         let allowance = ReadAllowance::new(MOST_ANSWER);
         let stream = LimitedStream::new(stream, allowance.clone());
         // The caller sets the time limit.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let made = MultiplexedConnection::new_with_config(&self.info, stream, config).await;
+        let made = MultiplexedConnection::new_with_config(info, stream, config).await;
         let (redis, driver) = made.map_err(|error| RedisFault {
             outage: true,
             ..RedisFault::from(&error)

@@ -91,6 +91,26 @@ impl RedisFault {
         }
     }
 
+    /// Returns the fault for sentinels that cannot be asked, or do not know the primary.
+    pub(crate) fn no_primary(reason: &str) -> Self {
+        Self {
+            kind: FaultKind::Connection,
+            outage: true,
+            reason: format!("no sentinel names a primary: {reason}"),
+        }
+    }
+
+    /// Returns the fault for a server that is no longer the primary.
+    pub(crate) fn demoted(role: &str) -> Self {
+        Self {
+            kind: FaultKind::Connection,
+            outage: true,
+            reason: format!(
+                "the server that a sentinel named is a {role} now: looking for the primary"
+            ),
+        }
+    }
+
     /// Returns the fault for a skipped command: the server is known to be down.
     pub(crate) fn unavailable() -> Self {
         Self {
@@ -141,7 +161,7 @@ impl From<&RedisError> for RedisFault {
 }
 
 /// Shortens a foreign text to one line.
-fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     text.chars()
         .map(|character| {
             if character.is_control() {

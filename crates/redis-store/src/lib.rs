@@ -24,6 +24,7 @@ mod page;
 mod pool;
 mod prefixes;
 mod read_limit;
+mod sentinels;
 mod state;
 mod telemetry;
 mod values;

@@ -14,7 +14,7 @@ use crate::{
     FallbackRegistration, FaultKind, RedisFault,
     connection::{MOST_ANSWER, RedisDialer},
     fallback::FallbackRegistry,
-    monitor,
+    monitor, sentinels,
     state::{Epoch, PoolState},
     telemetry::{PoolCounters, RedisTelemetry},
 };
@@ -202,13 +202,19 @@ impl PoolShared {
             Ok(Ok(connection)) => connection,
         };
         let fault = match timeout(command, connection.send(pipeline, most)).await {
-            Ok(Ok(answers)) => return Ok(answers),
+            Ok(Ok(answers)) if !self.is_demoted(&answers) => return Ok(answers),
+            Ok(Ok(_)) => RedisFault::demoted("replica"),
             Ok(Err(fault)) => fault,
             Err(_) => RedisFault::timeout("answer", command),
         };
         // Otherwise the next user of the connection could receive this answer.
         drop(Object::take(connection));
         Err(fault)
+    }
+
+    /// Returns whether the server is no longer the primary that sentinels named.
+    fn is_demoted(&self, answers: &[Value]) -> bool {
+        self.connections.manager().follows_sentinels() && sentinels::is_of_replica(answers)
     }
 
     /// Counts a fault that was found in an answer.

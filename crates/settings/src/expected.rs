@@ -44,7 +44,9 @@ impl ValueKind {
                 "an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/warmroute.sock".into()
             }
             Self::RedisUrl => {
-                "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// if encrypted".into()
+                "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or \
+                 redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT],.../NAME[/DATABASE]; rediss if encrypted"
+                    .into()
             }
             Self::KeyPrefix { max } => {
                 format!("a text of 1 to {max} visible ASCII characters without * ? [ ] \\")

@@ -39,7 +39,7 @@ pub use listen::{ListenSetting, ListenSettingError};
 pub use nearest::nearest;
 pub use notation::{MAX_DURATION, duration};
 pub use parse::scalar;
-pub use redis_url::{RedisUrl, RedisUrlError};
+pub use redis_url::{RedisAddress, RedisUrl, RedisUrlError};
 pub use secret::Secret;
 pub use section::{Section, Setting, default_value, defaults};
 pub use tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin, shown_text};

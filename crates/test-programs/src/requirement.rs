@@ -67,7 +67,7 @@ impl Requirement {
             }
             Self::Libzmq => runs(python(), &["-c", "import zmq"]),
             Self::Python => runs(python(), &["--version"]),
-            Self::PythonSdks => runs(python(), &["-c", "import anthropic, openai"]),
+            Self::PythonSdks => runs(python(), &["-c", "import anthropic, openai, websockets"]),
             Self::NodeSdks => {
                 let folder = node_folder()
                     .ok_or("WARMROUTE_TEST_NODE does not name a folder with the SDKs for Node")?;

@@ -11,6 +11,7 @@ import cached
 import chat
 import embeddings
 import messages
+import realtime
 import responses
 import targets
 
@@ -22,7 +23,7 @@ def main():
         # The defaults of a user, except that failures are visible and not retried.
         plain = openai.OpenAI(base_url=target.url + "/v1", api_key="none", max_retries=0, timeout=60)
         native = anthropic.Anthropic(base_url=target.url, api_key="none", max_retries=0, timeout=60)
-        clients = {part.__name__: plain for part in (audio, cached, chat, embeddings, responses)} | {messages.__name__: native}
+        clients = {part.__name__: plain for part in (audio, cached, chat, embeddings, realtime, responses)} | {messages.__name__: native}
         failures += targets.run(target, clients)
     sys.exit(1 if failures else 0)
 

@@ -56,16 +56,6 @@ pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDr
             );
         }
     }
-    let index = root.key("kv_cache_index");
-    for (at, source) in index.key("event_sources").items().iter().enumerate() {
-        let kind = source.key("prefix_hash_kind");
-        if kind.word() == Some("sequence_hash") {
-            let message = "fills the prefix view and its figures; no decision reads such entries";
-            let path = format!("kv_cache_index.event_sources[{at}].prefix_hash_kind");
-            let next = "the same stream as this worker's kv_events.endpoint, or prefix_key";
-            found.push(warning(&path, kind, message).expected(next));
-        }
-    }
     found
 }
 

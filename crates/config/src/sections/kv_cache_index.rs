@@ -52,7 +52,8 @@ settings::section! {
         reconnect_interval "reconnect_interval_ms": Duration = "5000"
             in milliseconds(1, 60_000), restart;
         /// Hashes in the stream. `prefix_key`: of the prefix's text. `sequence_hash`: of its
-        /// blocks, as another warmroute computes them; shown in figures, read by no decision.
+        /// blocks, an event for each, as another warmroute with equal `kv_events.block_hash` and
+        /// `block_hash_seed` sends them.
         prefix_hash_kind: PrefixHashKind = "prefix_key", restart;
     }
 }

@@ -15,7 +15,8 @@ settings::section! {
     /// Section `response_cache.redis`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct CacheRedis {
-        /// URL of the server; write it as `${NAME}` if it has a password.
+        /// URL of the server, or of the sentinels that know the primary by this name; write it as
+        /// `${NAME}` if it has a password.
         url: Option<RedisUrl> = "~", restart;
         /// Encrypt the connection, as a `rediss://` URL does.
         tls: bool = "false", restart;

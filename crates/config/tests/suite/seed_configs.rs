@@ -128,16 +128,6 @@ fn a_key_without_effect_is_reported_with_its_place_and_the_next_step() {
     ] {
         assert!(notice.contains(part), "{notice}");
     }
-    let text = "workers: [{name: a, url: 'http://h:1'}]\nkv_cache_index: {enabled: true, event_sources: \
-                [{backend_name: a, endpoint: 'http://h:1/e', prefix_hash_kind: sequence_hash}]}\n";
-    let settings =
-        load_all(text, &[], &[]).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
-    let paths: Vec<_> = settings
-        .ignored_keys()
-        .iter()
-        .map(|notice| notice.path.as_str())
-        .collect();
-    assert_eq!(paths, ["kv_cache_index.event_sources[0].prefix_hash_kind"]);
 }
 
 #[test]

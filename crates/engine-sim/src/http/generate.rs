@@ -320,7 +320,7 @@ fn given_id(headers: &HeaderMap) -> Option<String> {
     given.map(str::to_owned)
 }
 
-fn bare_id(state: &ServerState, headers: &HeaderMap) -> String {
+pub(crate) fn bare_id(state: &ServerState, headers: &HeaderMap) -> String {
     given_id(headers).unwrap_or_else(|| {
         format!(
             "{:08x}{:08x}",

@@ -17,6 +17,7 @@ mod messages;
 mod metrics;
 mod pooling;
 mod prompts;
+mod realtime;
 mod reply;
 mod reply_options;
 mod request;
@@ -42,6 +43,7 @@ use tokio::task::JoinSet;
 
 pub(crate) use body::{ConnectionCut, SimBody};
 pub(crate) use error::SimApiError;
+use realtime::AfterHttp;
 pub(crate) use responses::ResponseStore;
 
 use crate::server_state::ServerState;
@@ -59,13 +61,19 @@ pub(crate) async fn serve(listener: Listener, state: Arc<ServerState>) {
             Ok(stream) => {
                 let state = Arc::clone(&state);
                 connections.spawn(async move {
+                    let after = AfterHttp::default();
                     let service =
-                        service_fn(move |request| routes::answer(Arc::clone(&state), request));
+                        service_fn(|request| routes::answer(Arc::clone(&state), request, &after));
                     let connection = http1::Builder::new()
                         .timer(TokioTimer::new())
-                        .serve_connection(TokioIo::new(stream), service);
+                        .serve_connection(TokioIo::new(stream), service)
+                        .with_upgrades();
                     if let Err(error) = connection.await {
                         tracing::debug!(%error, "connection ended early");
+                    }
+                    let conversation = after.lock().take();
+                    if let Some(conversation) = conversation {
+                        conversation.await;
                     }
                 });
             }

@@ -13,13 +13,16 @@ use super::{
     chat_api::ChatApi,
     generate, info, messages, metrics,
     pooling::{self, Pooling},
+    realtime::{self, AfterHttp},
     responses, sim, tokenize,
 };
 
-/// Answers one request; an error ends the connection without an answer.
+/// Answers one request; an error ends the connection without an answer. `after` gets what follows a
+/// handshake.
 pub(crate) async fn answer(
     state: Arc<ServerState>,
     request: Request<Incoming>,
+    after: &AfterHttp,
 ) -> Result<Response<SimBody>, ConnectionCut> {
     let path = request.uri().path().to_owned();
     if path.starts_with("/v1/") && !is_authorised(&state, &request) {
@@ -73,6 +76,9 @@ pub(crate) async fn answer(
         "/v1/audio/transcriptions" if post => {
             return pooling::answer(state, Pooling::Transcription, request).await;
         }
+        "/v1/realtime" if request.method() == Method::GET => {
+            return realtime::answer(state, request, after).await;
+        }
         "/tokenize" if post => tokenize::tokenize(state, request).await,
         "/detokenize" if post => tokenize::detokenize(state, request).await,
         "/reset_prefix_cache" if post => info::reset_prefix_cache(&state),
@@ -95,12 +101,13 @@ pub(crate) async fn answer(
 }
 
 /// All paths above, to distinguish a wrong method from a wrong path.
-const KNOWN: [&str; 30] = [
+const KNOWN: [&str; 31] = [
     "/v1/chat/completions/batch",
     "/inference/v1/generate",
     "/generate",
     "/v1/audio/transcriptions",
     "/v1/audio/speech",
+    "/v1/realtime",
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",

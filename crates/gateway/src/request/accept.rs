@@ -11,7 +11,7 @@ use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use kv_blocks::Moment;
 use net::server::PeerAddress;
-use proxy::{BodyBuffer, BodyRest, RequestBody, RestLimits};
+use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, headers};
 
 use super::{
     body_budget::{BodyBudget, BodyLimits, BufferedBody},
@@ -37,6 +37,8 @@ pub(crate) struct AcceptedRequest {
     /// The rest of a body of which only the beginning is buffered.
     pub(crate) rest: Option<BodyRest>,
     pub(crate) overrides: HeaderOverrides,
+    /// The client's connection, where the route leaves HTTP and the client wants to.
+    pub(crate) upgrade: Option<ClientUpgrade>,
 }
 
 impl AcceptedRequest {
@@ -55,6 +57,7 @@ impl AcceptedRequest {
             body,
             rest: None,
             overrides,
+            upgrade: None,
         }
     }
 }
@@ -137,7 +140,7 @@ impl Admission {
         body: &mut RequestBody,
     ) -> Result<AcceptedRequest, ApiError> {
         let RequestHead {
-            parts,
+            mut parts,
             route,
             request_id,
             received,
@@ -156,6 +159,7 @@ impl Admission {
             .get::<PeerAddress>()
             .copied()
             .unwrap_or(PeerAddress::Local);
+        let upgrade = upgrade(route, &mut parts, body);
         let (body, rest) = match route.body {
             BodyMode::None => {
                 let empty = BufferedBody::new(Bytes::new(), self.bodies.empty(peer));
@@ -178,6 +182,7 @@ impl Admission {
             body,
             rest,
             overrides,
+            upgrade,
         })
     }
 
@@ -262,6 +267,15 @@ impl Admission {
         };
         Ok((BufferedBody::new(buffer.into_bytes(), permit), ended))
     }
+}
+
+/// Takes the client's connection if it may leave HTTP for a WebSocket after this request.
+fn upgrade(route: &Route, parts: &mut Parts, body: &RequestBody) -> Option<ClientUpgrade> {
+    let may = route.endpoint == RouteHandler::Realtime
+        && parts.method == Method::GET
+        && headers::is_websocket(&parts.headers)
+        && body.is_end();
+    may.then(|| ClientUpgrade::take(&mut parts.extensions))?
 }
 
 fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {

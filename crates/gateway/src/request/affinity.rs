@@ -1,6 +1,8 @@
 //! The keys that tie a request to earlier ones, for affinity policies: the beginning of its prompt,
 //! and its session.
 
+mod holders;
+
 use std::sync::Arc;
 
 use ::lmcache::Controller;
@@ -9,7 +11,6 @@ use fleet::{Fleet, ModelView};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use kv_blocks::{Moment, WorkerId};
 use net::Clock;
-use prefix_view::{Holder, PrefixHash, StorageTier};
 use routing::{
     Affinity, KvDecisionCounters, Policy, PrefixHolder, PrefixRoutingSection, PromptGrowth, Router,
     SessionKeys, SessionMode, SessionSection,
@@ -17,6 +18,7 @@ use routing::{
 use tokenization::TokenizedPrompt;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+pub(crate) use self::holders::SearchedPrompt;
 use super::{
     clusters::{ClusterMembership, Clusters},
     lmcache::{self, CandidateChoice, LmcacheAnswer},
@@ -201,30 +203,6 @@ impl AffinityStage {
             holders,
             ..AffinityKeys::default()
         }
-    }
-
-    /// Returns the holders of the prompt's beginning; `None` where no prefix streams are followed.
-    async fn prefix_holders(&self, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
-        let prefixes = self.fleet.prefixes()?;
-        let Some(key) = keys.prefix_key else {
-            return Some(Vec::new());
-        };
-        let prefix = PrefixHash::Key(key);
-        let holders = match prefixes.cached_holders(&prefix) {
-            Some(holders) => holders,
-            None => {
-                let began = self.clock.now();
-                let holders = prefixes.holders(&prefix).await;
-                self.counters.record_query(self.clock.now().since(began));
-                holders
-            }
-        };
-        let one = |holder: &Holder| PrefixHolder {
-            worker: Arc::clone(&holder.backend),
-            tokens: holder.tokens,
-            hot: holder.tier == StorageTier::GpuHot,
-        };
-        Some(holders.iter().map(one).collect())
     }
 }
 

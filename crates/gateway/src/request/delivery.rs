@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use http::Response;
-use proxy::BodyRest;
+use proxy::{BodyRest, Tunnel, TunnelLimits, headers};
 use routing::receipt::AttemptClass;
 
 use super::{
     affinity::AffinityStage,
+    conversation::Conversation,
     dispatch::{self, AttemptFailure, BodyContent, CommittedReply, Dispatcher, FinalError},
     hedge::worker_pin,
     prefill::Handover,
@@ -169,8 +170,21 @@ fn commit(
     let is_empty = matches!(&content, BodyContent::Whole(bytes) if bytes.is_empty());
     let empty_stream =
         is_empty && guard.expected_ending().is_some() && dispatch::is_event_stream(&head.headers);
-    let head = reply::head(&head, &guard);
+    let mut head = reply::head(&head, &guard);
     let body = match content {
+        BodyContent::Switched(client, worker) => {
+            headers::add_websocket(&mut head.1);
+            let limits = dispatcher.limits;
+            let tunnel = Tunnel {
+                client,
+                worker,
+                limits: TunnelLimits {
+                    idle: limits.stream_idle_timeout,
+                    total: limits.stream_max_duration,
+                },
+            };
+            ReplyBody::conversation(Conversation::new(tunnel, dispatcher.abort.aborted(), guard))
+        }
         BodyContent::Whole(bytes) => {
             if empty_stream {
                 guard.record_incomplete();

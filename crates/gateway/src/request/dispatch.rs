@@ -13,8 +13,8 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, res
 use kv_blocks::{Moment, Target};
 use net::Clock;
 use proxy::{
-    AbortSwitch, BodyBuffer, BodyFault, BodyRest, NotSent, OutgoingRequest, SendFailure, Upstream,
-    UpstreamBody, UpstreamReply, headers,
+    AbortSwitch, BodyBuffer, BodyFault, BodyRest, ClientUpgrade, NotSent, OutgoingRequest,
+    SendFailure, Upstream, UpstreamBody, UpstreamReply, WorkerUpgrade, headers,
 };
 use routing::{
     AttemptEnd,
@@ -42,6 +42,8 @@ pub(crate) enum BodyContent {
         rest: UpstreamBody,
         kind: BodyKind,
     },
+    /// No body: both connections leave HTTP.
+    Switched(ClientUpgrade, WorkerUpgrade),
 }
 
 /// The framing by which a body is relayed.
@@ -164,6 +166,7 @@ impl Dispatcher {
             }
             400..=499 => content(&self.limits, head, body).await,
             status @ 500..=599 => Err(AttemptFailure::internal(status)),
+            101 => switched(call, head, body),
             status => Err(AttemptFailure::protocol(format!(
                 "a worker answered with the unexpected status {status}"
             ))),
@@ -189,6 +192,9 @@ fn request(
     }
     if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
         fields.insert(headers::REQUEST_ID, id);
+    }
+    if call.upgrade.is_some() {
+        headers::add_websocket(&mut fields);
     }
     if worker.dp_ranks() > 1 {
         fields.insert(headers::DP_RANK, HeaderValue::from(target.rank.0));
@@ -273,6 +279,26 @@ async fn content(
         head,
         content: BodyContent::Whole(buffer.into_bytes()),
     })
+}
+
+/// Returns a reply after which both connections leave HTTP, if the client wants that.
+fn switched(
+    call: &AcceptedRequest,
+    head: Parts,
+    body: UpstreamBody,
+) -> Result<CommittedReply, AttemptFailure> {
+    let worker = body.into_upgrade();
+    let worker = worker.filter(|_| headers::is_websocket(&head.headers));
+    match (call.upgrade.clone(), worker) {
+        (Some(client), Some(worker)) => Ok(CommittedReply {
+            head,
+            content: BodyContent::Switched(client, worker),
+        }),
+        _ => Err(AttemptFailure::protocol(
+            "a worker changed the protocol to one that the request does not name: try again"
+                .to_owned(),
+        )),
+    }
 }
 
 /// Returns the framing of a reply that is forwarded from its first bytes on; `None`: a small reply

@@ -66,7 +66,10 @@ async fn find_model(
         }
         Err(error) => return Err(refusal(error)),
     };
-    let model = gateway.edge.preprocessor.model_of_form(&named)?;
+    let model = gateway
+        .edge
+        .preprocessor
+        .model_without_json(&named, "forms")?;
     if let Some(place) = place.filter(|_| model != named) {
         let body = call.body.bytes();
         let (before, after) = (body.get(..place.start), body.get(place.end..));

@@ -12,7 +12,7 @@ use tokenization::{PromptInput, TokenizationStage, TokenizedPrompt};
 
 use super::{
     accept::AcceptedRequest,
-    affinity::{AffinityInput, AffinityKeys, AffinityStage},
+    affinity::{AffinityInput, AffinityKeys, AffinityStage, SearchedPrompt},
     clusters::ClusterMembership,
     decide::{self, RoutingFacts},
     delivery::DeliveryStage,
@@ -287,6 +287,12 @@ impl GenerationStages {
         };
         let (sources, cluster) = (self.affinity(), identified.cluster.clone());
         let mut keys = sources.keys(input, cluster).await;
+        let searched = SearchedPrompt {
+            model,
+            blocks: identified.prompt.blocks.as_deref(),
+            salted: view.cache_salt.is_some(),
+        };
+        sources.add_block_holders(&mut keys, searched).await;
         keys.lmcache = sources
             .lmcache(
                 *policies,

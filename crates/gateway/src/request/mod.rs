@@ -15,6 +15,7 @@ pub(crate) mod body_budget;
 mod candidates;
 pub(crate) mod clusters;
 pub(crate) mod compat_headers;
+mod conversation;
 mod count_tokens;
 pub(crate) mod decide;
 pub(crate) mod delivery;
@@ -31,6 +32,7 @@ mod path_id;
 pub(crate) mod prefill;
 pub(crate) mod preprocess;
 pub(crate) mod queue_wait;
+mod realtime;
 pub(crate) mod receipt;
 pub(crate) mod record;
 pub(crate) mod relay;
@@ -176,6 +178,7 @@ async fn call_handler(
             return Box::pin(gateway.generation.run(call, dialect, guard)).await;
         }
         RouteHandler::Form => return form::form(gateway, call, guard).await,
+        RouteHandler::Realtime => return realtime::realtime(gateway, call, guard).await,
         RouteHandler::StoredResponse => {
             let rest = rest.to_owned();
             return stored_response::stored_response(gateway, call, rest, guard).await;

@@ -1,4 +1,4 @@
-//! Ids in the path of a request.
+//! Ids in the path and the query of a request.
 
 /// Decodes percent escapes once; `None`: an escape is malformed, or the result is no text.
 pub(super) fn percent_decoded(text: &str) -> Option<String> {

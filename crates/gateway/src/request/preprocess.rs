@@ -73,11 +73,12 @@ impl Preprocessor {
         }
     }
 
-    /// Returns the model that serves a request which is no JSON and names this model.
-    pub(super) fn model_of_form(&self, named: &str) -> Result<Arc<str>, ApiError> {
+    /// Returns the model that serves a request which is no JSON and names this model; `what`: such
+    /// requests.
+    pub(super) fn model_without_json(&self, named: &str, what: &str) -> Result<Arc<str>, ApiError> {
         if let Some(hook) = self.hooks.first_for(named) {
             let message = format!(
-                "the hook {hook:?} is called for this model, and hooks read JSON only: forms for the model are not accepted"
+                "the hook {hook:?} is called for this model, and hooks read JSON only: {what} for the model are not accepted"
             );
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("model"));
         }

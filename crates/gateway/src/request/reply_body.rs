@@ -9,9 +9,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http_body::{Body, Frame, SizeHint};
 
-use super::record::RequestGuard;
+use super::{conversation::Conversation, record::RequestGuard};
 use crate::metrics::Metrics;
 
 /// A body that produces its bytes over time: a relayed, shared or copied reply.
@@ -29,6 +30,8 @@ pub(crate) enum ReplyBody {
     /// after the last byte.
     Whole(Option<Bytes>, Option<Box<RequestGuard>>),
     Live(Pin<Box<dyn LiveBody>>),
+    /// None: after the reply's head, the connection carries a conversation.
+    Conversation(Box<Conversation>),
 }
 
 /// An empty body.
@@ -57,6 +60,10 @@ impl ReplyBody {
     pub(crate) fn live(body: impl LiveBody + 'static) -> Self {
         Self::Live(Box::pin(body))
     }
+
+    pub(crate) fn conversation(conversation: Conversation) -> Self {
+        Self::Conversation(Box::new(conversation))
+    }
 }
 
 impl Body for ReplyBody {
@@ -75,6 +82,7 @@ impl Body for ReplyBody {
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
             }
             Self::Live(body) => body.as_mut().poll_frame(cx),
+            Self::Conversation(_) => Poll::Ready(None),
         }
     }
 
@@ -82,6 +90,7 @@ impl Body for ReplyBody {
         match self {
             Self::Whole(bytes, _) => bytes.is_none(),
             Self::Live(body) => body.is_end_stream(),
+            Self::Conversation(_) => true,
         }
     }
 
@@ -91,6 +100,7 @@ impl Body for ReplyBody {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
             }
             Self::Live(body) => body.size_hint(),
+            Self::Conversation(_) => SizeHint::with_exact(0),
         }
     }
 }
@@ -108,6 +118,43 @@ pub(crate) struct GuardedBody {
 impl GuardedBody {
     pub(crate) fn new(body: ReplyBody, metrics: Arc<Metrics>) -> Self {
         Self { body, metrics }
+    }
+
+    /// Takes the conversation that follows the reply, if there is one. Dropping it ends the request.
+    pub(crate) fn take_conversation(&mut self) -> Option<GuardedConversation> {
+        let body = std::mem::take(&mut self.body);
+        let ReplyBody::Conversation(conversation) = body else {
+            self.body = body;
+            return None;
+        };
+        Some(GuardedConversation {
+            conversation: *conversation,
+            metrics: Arc::clone(&self.metrics),
+        })
+    }
+}
+
+/// A conversation whose panic ends it and counts as a panic of a request.
+#[derive(Debug)]
+pub(crate) struct GuardedConversation {
+    conversation: Conversation,
+    metrics: Arc<Metrics>,
+}
+
+impl GuardedConversation {
+    /// Carries the conversation to its end.
+    pub(crate) async fn run(self) {
+        let Self {
+            conversation,
+            metrics,
+        } = self;
+        if AssertUnwindSafe(conversation.run())
+            .catch_unwind()
+            .await
+            .is_err()
+        {
+            metrics.requests.panics.inc();
+        }
     }
 }
 

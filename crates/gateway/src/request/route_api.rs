@@ -23,7 +23,7 @@ use tokenization::{PromptInput, TokenizedPrompt};
 use self::body::RouteBody;
 use super::{
     accept::AcceptedRequest,
-    affinity::AffinityInput,
+    affinity::{AffinityInput, SearchedPrompt},
     clusters::ClusterMembership,
     decide::{self, PlacementOutcome, PlacementRequest, RoutingFacts},
     generation::GenerationStages,
@@ -247,6 +247,12 @@ impl<'a> DryRunRequest<'a> {
             view: &route_body.view,
         };
         let mut affinity = sources.keys(keys, cluster).await;
+        let searched = SearchedPrompt {
+            model: &model,
+            blocks: prompt.blocks.as_deref(),
+            salted: route_body.view.cache_salt.is_some(),
+        };
+        sources.add_block_holders(&mut affinity, searched).await;
         affinity.lmcache = sources
             .lmcache(policies, &model, &prompt, CandidateChoice::of(pin))
             .await;

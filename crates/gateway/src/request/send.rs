@@ -348,7 +348,9 @@ impl SendStage {
     /// Returns the time without a first byte after which a hedge of the request starts; `None`:
     /// only one worker may compute it.
     fn hedge_after(&self, request: &RoutedRequest) -> Option<Duration> {
-        let may_repeat = !request.translator.keeps_state && request.facts.pin.is_none();
+        let may_repeat = !request.translator.keeps_state
+            && request.facts.pin.is_none()
+            && request.call.upgrade.is_none();
         self.dispatcher.limits.hedge_after.filter(|_| may_repeat)
     }
 

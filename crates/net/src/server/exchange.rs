@@ -200,11 +200,13 @@ impl Drop for ExchangeGuard {
     }
 }
 
-/// Returns a reply's body that keeps its request in progress until it is sent.
+/// Returns a reply's body that keeps its request in progress until it is sent; `None`: another part
+/// does.
 pub fn in_progress<B: Body>(
     body: B,
-    answering: ExchangeGuard,
+    answering: impl Into<Option<ExchangeGuard>>,
 ) -> impl Body<Data = B::Data, Error = B::Error> {
+    let answering = answering.into();
     // The closure owns the guard, so that both are dropped together.
     body.map_err(move |error| {
         let _ = &answering;

@@ -17,7 +17,7 @@ use std::{fmt, pin::Pin};
 pub use fake::{FakeReply, FakeUpstream};
 use outgoing_body::OutgoingBody;
 pub use pool::ConnectionPools;
-use pool::UpstreamConnection;
+pub(crate) use pool::UpstreamConnection;
 pub use send::{
     BodyError, NotSent, OutgoingRequest, ReadError, SendFailure, UpstreamBody, UpstreamReply,
     send_once,

@@ -103,7 +103,7 @@ impl ConnectionPools {
 /// An open connection. Dropping it closes the socket at once, in any state: this is how the engine
 /// notices a client that hung up. Only [`super::UpstreamBody::release`] keeps one alive.
 #[derive(Debug)]
-pub(super) struct UpstreamConnection {
+pub(crate) struct UpstreamConnection {
     sender: SendRequest<OutgoingBody>,
     driver: AbortHandle,
 }
@@ -117,7 +117,7 @@ impl UpstreamConnection {
             .await?;
         // Owned by this value: aborted on drop, and ended by itself when the worker closes.
         let driver = runtime::spawn(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "connection to a worker ended");
             }
         })

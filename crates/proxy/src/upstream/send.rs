@@ -11,14 +11,14 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, response};
 use http_body::Body as _;
-use hyper::body::Incoming;
+use hyper::{body::Incoming, upgrade::OnUpgrade};
 use kv_blocks::WorkerId;
 use net::{Address, LocalFault, WorkerUrl};
 
 use super::{
     ConnectionPools, OutgoingBody, SendFuture, Upstream, UpstreamConnection, fake::ScriptedBody,
 };
-use crate::{BodyBuffer, BodyRest};
+use crate::{BodyBuffer, BodyRest, WorkerUpgrade};
 
 /// The request to send, and its worker.
 #[derive(Debug)]
@@ -145,14 +145,15 @@ fn reply(
     connection: UpstreamConnection,
     pool_entry: Option<(ConnectionPools, WorkerId)>,
 ) -> UpstreamReply {
-    let (head, incoming) = response.into_parts();
+    let (mut head, incoming) = response.into_parts();
     UpstreamReply {
-        head,
         body: UpstreamBody(Source::Connection(ConnectionBody {
+            upgrade: head.extensions.remove(),
             incoming,
             connection: Some(connection),
             pool_entry,
         })),
+        head,
     }
 }
 
@@ -204,6 +205,8 @@ struct ConnectionBody {
     connection: Option<UpstreamConnection>,
     /// The pool that the connection returns to; `None`: it is not reused.
     pool_entry: Option<(ConnectionPools, WorkerId)>,
+    /// What follows a reply that changes the protocol.
+    upgrade: Option<OnUpgrade>,
 }
 
 /// A reply that broke off, or that is not valid HTTP.
@@ -302,6 +305,14 @@ impl UpstreamBody {
                 }
             }
             Source::Script(script) => script.release(),
+        }
+    }
+
+    /// Returns the connection behind a reply that changes the protocol; `None`: this one does not.
+    pub fn into_upgrade(self) -> Option<WorkerUpgrade> {
+        match self.0 {
+            Source::Connection(body) => Some(WorkerUpgrade::new(body.upgrade?, body.connection?)),
+            Source::Script(_) => None,
         }
     }
 

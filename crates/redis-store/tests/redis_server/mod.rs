@@ -47,6 +47,17 @@ impl RedisServer {
         server
     }
 
+    /// Starts a replica of another server, and waits until it has the same data.
+    pub fn replica_of(primary: &Self) -> Self {
+        let port = primary.port.number().to_string();
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]);
+        until("the replica to follow its primary", || {
+            let state = replica.ask(&["INFO", "replication"]).remove(0);
+            state.contains("master_link_status:up")
+        });
+        replica
+    }
+
     /// Starts on the same port again, after [`RedisServer::kill`].
     pub fn start_again(&mut self) {
         let before = self.starts();
@@ -124,6 +135,77 @@ impl RedisServer {
             .args([format!("-{name}"), self.child.id().to_string()])
             .status();
         assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+}
+
+/// A sentinel that watches one primary by the name `main`, and agrees with itself on a failover.
+pub struct RedisSentinel {
+    child: Child,
+    port: ReservedPort,
+    folder: TempDir,
+}
+
+impl RedisSentinel {
+    /// Starts, and waits until it knows the primary's replica.
+    pub fn watch(primary: &RedisServer) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = ReservedPort::new();
+        let file = folder.path().join("sentinel.conf");
+        let rules = format!(
+            "bind 127.0.0.1\nport {}\ndir {dir}\nlogfile {dir}/log\n\
+             sentinel monitor main 127.0.0.1 {} 1\nsentinel down-after-milliseconds main 300\n\
+             sentinel failover-timeout main 4000\n",
+            port.number(),
+            primary.port.number(),
+            dir = folder.path().display(),
+        );
+        fs::write(&file, rules).unwrap();
+        let child = Command::new("redis-server")
+            .arg(&file)
+            .arg("--sentinel")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let sentinel = Self {
+            child,
+            port,
+            folder,
+        };
+        let log = sentinel.folder.path().join("log");
+        until("the sentinel to know the replica", || {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            log.contains("+slave slave")
+        });
+        sentinel
+    }
+
+    /// Whether it has made another server the primary. It closes that server's connections then.
+    pub fn has_switched(&self) -> bool {
+        let log = fs::read_to_string(self.folder.path().join("log"));
+        log.unwrap_or_default().contains("+switch-master main")
+    }
+
+    /// The URL of its primary.
+    pub fn url(&self) -> String {
+        format!("redis+sentinel://{}/main", self.port.address())
+    }
+}
+
+impl Drop for RedisSentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Clock::system().now();
+    while !is_so() {
+        let waited = Clock::system().now().since(start);
+        assert!(waited < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

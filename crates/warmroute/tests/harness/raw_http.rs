@@ -217,6 +217,13 @@ impl RawClient {
         reply
     }
 
+    /// Reads this many bytes; `None`: the connection ended before.
+    pub fn bytes(&mut self, count: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
     /// Reads and discards this many bytes; returns how many arrived before the connection ended.
     pub fn skip(&mut self, bytes: u64) -> u64 {
         std::io::copy(&mut (&mut self.stream).take(bytes), &mut std::io::sink()).unwrap_or(0)

@@ -206,7 +206,6 @@ fn prediction_settings_warn_while_events_are_followed() {
 }
 
 #[test]
-#[contract("DY8", "DY9", "DY10")]
 fn replica_settings_are_off_and_refused_where_not_built() {
     let serve = [
         "serve",

@@ -57,6 +57,7 @@ mod prefill_decode;
 mod prefix_keys;
 mod prometheus;
 mod queue;
+mod realtime;
 mod relay_bytes;
 mod response_cache;
 mod route_api;

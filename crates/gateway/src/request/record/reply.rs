@@ -58,7 +58,7 @@ impl RequestGuard {
     /// Records the commit point: the reply's head is sent, and no retry follows.
     pub(crate) fn commit(&mut self, status: u16, content: &BodyContent) {
         self.reply.status = Some(status);
-        let has_begun = matches!(content, BodyContent::Begun { .. });
+        let has_begun = !matches!(content, BodyContent::Whole(_));
         if let Some(lease) = &mut self.attempt.lease {
             // A reply that has only begun may still fail; its end decides.
             if has_begun {

@@ -89,6 +89,7 @@ impl ReplyTranslator {
                 kind: BodyKind::Events,
                 ..
             } if ok => return Ok(CommittedReply { head, content }),
+            BodyContent::Switched(..) => return Ok(CommittedReply { head, content }),
             BodyContent::Whole(bytes) => bytes,
             BodyContent::Begun {
                 first, mut rest, ..

@@ -49,7 +49,7 @@ fn fed_router(routed: &RoutedFleet) -> Program {
 }
 
 #[test]
-#[contract("CK43", "MC9", "V41")]
+#[contract("A8", "CK43", "MC9", "V41")]
 fn a_router_that_follows_another_routers_stream_indexes_the_same_blocks() {
     let routed = RoutedFleet::start(&[
         &["--kv-blocks", "48", "--host-blocks", "1000"],
@@ -98,7 +98,7 @@ fn a_router_that_follows_another_routers_stream_indexes_the_same_blocks() {
 }
 
 #[test]
-#[contract("CK42", "CK43", "CK77", "CK78")]
+#[contract("A8", "CK42", "CK43", "CK77", "CK78")]
 fn the_prefix_view_is_fed_by_another_routers_stream() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     traffic(&routed, &["one", "two"]);
@@ -145,4 +145,82 @@ fn the_prefix_view_is_fed_by_another_routers_stream() {
     eventually("the following events", || {
         (backends()["backends"][0]["held"]["gpu_hot"].as_u64()? > 0).then_some(())
     });
+}
+
+/// A second router whose only knowledge of both engines' caches is the first one's stream of blocks,
+/// as prefixes.
+fn router_of_prefixes(routed: &RoutedFleet) -> Program {
+    let worker = |name: &str, at: usize| format!("\"{name}={}\"", routed.engines[at].url());
+    let source = |name: &str| {
+        format!(
+            "    - {{backend_name: {name}, endpoint: \"http://{}/v1/kv_events?worker={name}&snapshot=true\", \
+             prefix_hash_kind: sequence_hash}}\n",
+            routed.router.admin()
+        )
+    };
+    let config = format!(
+        "routing: {{policy: composite, tokenize_budget: 60s}}\nkv_events: {{enabled: false}}\n\
+         workers: [{}, {}]\nkv_cache_index:\n  enabled: true\n  event_sources:\n{}{}",
+        worker("a", 0),
+        worker("b", 1),
+        source("a"),
+        source("b"),
+    );
+    Program::serve_with(&config, &[], &[]).ready(2)
+}
+
+/// The worker of a completion, and the tokens that it was expected to have cached.
+fn placed(router: &Program, body: &Value) -> (String, u64) {
+    let text = body.to_string();
+    let reply = RawClient::post(&router.data(), "/v1/completions", text.as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let receipt = router.receipt_of(&reply);
+    let cached = receipt["candidates"][0]["terms"]["cached_tokens"].as_f64();
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count"
+    )]
+    let cached = cached.unwrap_or(0.0) as u64;
+    let worker = reply.header("x-warmroute-worker").expect("a worker");
+    (worker.to_owned(), cached)
+}
+
+#[test]
+#[contract("A9", "CK43", "CK57")]
+fn decisions_read_the_blocks_in_another_routers_stream() {
+    let routed = RoutedFleet::start(&[&[], &[]]);
+    let ids = |first: u32, count: u32| (first..first + count).collect::<Vec<u32>>();
+    for (worker, first) in [("a", 100), ("b", 500)] {
+        let body = json!({"prompt": ids(first, 70), "max_tokens": 1});
+        routed.completion(body, &[("x-warmroute-worker", worker)]);
+    }
+    let second = router_of_prefixes(&routed);
+    eventually("the blocks of both engines as prefixes", || {
+        let backends = get(&second, "/admin/kv-index/backends");
+        let held = |at: usize| backends["backends"][at]["held"]["gpu_hot"].as_u64();
+        (held(0) >= Some(4) && held(1) >= Some(4)).then_some(())
+    });
+    // Blocks have 16 tokens: the prompt of 70 left four whole ones, and these begin with it or a part
+    // of it.
+    for (worker, first) in [("a", 100), ("b", 500)] {
+        let whole = ids(first, 70);
+        let longer = [whole.clone(), ids(3000, 20)].concat();
+        let part = [ids(first, 40), ids(4000, 9)].concat();
+        for (prompt, cached) in [(whole, 64), (longer, 64), (part, 32)] {
+            let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 1});
+            assert_eq!(
+                placed(&second, &body),
+                (worker.to_owned(), cached),
+                "{body}"
+            );
+        }
+    }
+    // Nothing is known of another prompt, nor of the same one under a salt.
+    for other in [
+        json!({"model": "sim", "prompt": ids(2000, 70), "max_tokens": 1}),
+        json!({"model": "sim", "prompt": ids(100, 70), "max_tokens": 1, "cache_salt": "s"}),
+    ] {
+        assert_eq!(placed(&second, &other).1, 0, "{other}");
+    }
 }

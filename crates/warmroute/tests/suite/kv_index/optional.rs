@@ -19,7 +19,9 @@ fn worker_for(routed: &RoutedFleet, system: &str) -> String {
 }
 
 #[test]
-#[contract("CH28", "CK40", "CK41", "CK42", "CK54", "CK56", "CK59", "CK60", "CK62")]
+#[contract(
+    "A2", "CH28", "CK40", "CK41", "CK42", "CK54", "CK56", "CK59", "CK60", "CK62"
+)]
 fn every_documented_key_has_its_documented_default() {
     let usual = RoutedFleet::start(&[&[]]);
     let config = get(&usual.router, "/admin/config");

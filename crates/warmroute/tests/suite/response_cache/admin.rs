@@ -26,11 +26,13 @@ fn shape(redis: Option<Value>) -> Value {
 }
 
 #[test]
-#[contract("CK74", "CK68")]
+#[contract("A5", "CK74", "CK68")]
 fn the_stats_have_the_documented_keys_and_the_counts_of_the_requests() {
     let cached = CachedRouter::start(", ttl: 10m, capacity: 50");
-    for temperature in [0, 0, 0, 1] {
-        cached.status(&with(chat_body("why?"), "temperature", json!(temperature)));
+    for (temperature, status) in [(0, "MISS"), (0, "HIT"), (0, "HIT"), (1, "BYPASS")] {
+        let body = with(chat_body("why?"), "temperature", json!(temperature));
+        let found = cached.status(&body);
+        assert!(found.starts_with(status), "{found}");
     }
     let stats = cached.stats();
     assert_shape(&stats, &shape(None));

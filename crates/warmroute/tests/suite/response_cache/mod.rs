@@ -11,6 +11,7 @@ mod not_cached;
 mod profiles;
 mod redis_checks;
 mod redis_metrics;
+mod redis_sentinel;
 mod similarity;
 mod streams;
 mod tenants;

@@ -23,6 +23,7 @@ fn targets(bench: &SdkBench) -> Value {
         "conversations",
         "stored",
         "audio",
+        "realtime",
     ];
     json!([
         target("engine", &bench.engine, &bench.engine, &all),
