@@ -1,8 +1,9 @@
 //! Prints what the next turn of a long conversation costs, rendered, tokenized and hashed into
 //! blocks: with the conversation remembered, with only the ids of its messages cached, and computed
-//! whole: `cargo run --release -p prompt --example next_turn_cost`.
+//! whole: `cargo run --release -p prompt --example next_turn_cost`. With the argument `profile` it
+//! computes the remembered turns of one size only.
 
-use std::{error::Error, hint::black_box, path::PathBuf, time::Instant};
+use std::{error::Error, fmt, hint::black_box, path::PathBuf, time::Instant};
 
 use kv_blocks::{BlockSize, HashScheme, PromptBlocks};
 use prompt::{Artefacts, ChatRequest, ConversationMemory, ConversationTurn, PromptModel, sample_text};
@@ -10,8 +11,10 @@ use serde_json::{Value, json};
 
 const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };
 const MESSAGE_BYTES: usize = 2_000;
-/// Turns that are measured, each two messages longer than the one before.
-const TURNS: usize = 31;
+/// Bytes of the messages that a measured turn adds to the one before.
+const NEW_BYTES: usize = 500;
+/// Turns that are measured.
+const TURNS: usize = 61;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -27,7 +30,8 @@ fn main() -> Outcome<()> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let assets = root.join("../engine-sim/assets");
     let qwen = root.join("../../tests/fixtures/vllm-real/tiny-qwen");
-    println!("p50 of {TURNS} turns, microseconds; blocks of 16 tokens");
+    let profile = std::env::args().any(|argument| argument == "profile");
+    println!("p50 (least) of {TURNS} turns, microseconds; blocks of 16 tokens");
     for files in [qwen, assets] {
         let tokenizer = std::fs::read(files.join("tokenizer.json"))?;
         let config = std::fs::read(files.join("tokenizer_config.json"))?;
@@ -37,6 +41,9 @@ fn main() -> Outcome<()> {
             chat_template: None,
         };
         let load = || PromptModel::load(artefacts);
+        if profile {
+            return continued_turns(&load()?, Size::Tokens(100_000));
+        }
         println!("{}", files.file_name().unwrap_or_default().display());
         for size in [
             Size::Tokens(8_000),
@@ -51,28 +58,46 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
+/// Returns a conversation of this size.
+fn conversation(model: &PromptModel, text: &mut Text, size: Size) -> Outcome<Vec<Value>> {
+    let mut messages = vec![json!({"role": "system", "content": text.next(MESSAGE_BYTES)})];
+    loop {
+        let json = Value::from(messages.clone()).to_string();
+        let is_long_enough = match size {
+            Size::Bytes(bytes) => json.len() >= bytes,
+            Size::Tokens(tokens) => model.chat_tokens(&chat(&json), 0)?.tokens.len() >= tokens,
+        };
+        if is_long_enough {
+            return Ok(messages);
+        }
+        for _ in 0..4 {
+            text.exchange(&mut messages, MESSAGE_BYTES);
+        }
+    }
+}
+
+fn continued_turns(model: &PromptModel, size: Size) -> Outcome<()> {
+    let mut text = Text::new();
+    let mut messages = conversation(model, &mut text, size)?;
+    let memory = ConversationMemory::default();
+    for _ in 0..=TURNS {
+        let json = Value::from(messages.clone()).to_string();
+        remembered(model, &memory, &json)?;
+        text.exchange(&mut messages, NEW_BYTES);
+    }
+    Ok(())
+}
+
 #[expect(clippy::print_stdout, reason = "it prints its measurements")]
 fn report(model: &PromptModel, whole: &PromptModel, size: Size) -> Outcome<()> {
     let mut text = Text::new();
-    let mut messages = vec![json!({"role": "system", "content": text.next(MESSAGE_BYTES)})];
-    let is_long_enough = |messages: &Vec<Value>| -> Outcome<bool> {
-        let json = Value::from(messages.clone()).to_string();
-        Ok(match size {
-            Size::Bytes(bytes) => json.len() >= bytes,
-            Size::Tokens(tokens) => whole.chat_tokens(&chat(&json), 0)?.tokens.len() >= tokens,
-        })
-    };
-    while !is_long_enough(&messages)? {
-        for _ in 0..8 {
-            text.exchange(&mut messages);
-        }
-    }
+    let mut messages = conversation(whole, &mut text, size)?;
     let memory = ConversationMemory::default();
     remembered(model, &memory, &Value::from(messages.clone()).to_string())?;
     let mut costs = [const { Vec::new() }; 3];
     let (mut tokens, mut bytes) = (0, 0);
     for _ in 0..TURNS {
-        text.exchange(&mut messages);
+        text.exchange(&mut messages, NEW_BYTES);
         let json = Value::from(messages.clone()).to_string();
         let mut measure = |at: usize, work: &dyn Fn() -> Outcome<TokenIds>| -> Outcome<_> {
             let (cost, found) = timed(work)?;
@@ -85,11 +110,11 @@ fn report(model: &PromptModel, whole: &PromptModel, size: Size) -> Outcome<()> {
         assert!(next == cached && next == all, "the ids are the same");
         (tokens, bytes) = (next.len(), json.len());
     }
-    let [next, cached, all] = costs.map(median);
+    let [next, cached, all] = costs.map(quantiles);
     println!(
-        "  {tokens:>7} tokens, {bytes:>7} bytes: next turn {next:>6.0}, with cached messages {cached:>6.0} ({:.1}x), whole {all:>7.0} ({:.1}x)",
-        cached / next,
-        all / next
+        "  {tokens:>7} tokens, {bytes:>7} bytes: next turn {next}, with cached messages {cached} ({:.1}x), whole {all} ({:.1}x)",
+        cached.median / next.median,
+        all.median / next.median
     );
     Ok(())
 }
@@ -130,9 +155,23 @@ fn timed<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<(f64, T)> {
     Ok((started.elapsed().as_secs_f64() * 1e6, done))
 }
 
-fn median(mut costs: Vec<f64>) -> f64 {
+struct Quantiles {
+    least: f64,
+    median: f64,
+}
+
+impl fmt::Display for Quantiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} ({:.0})", self.median, self.least)
+    }
+}
+
+fn quantiles(mut costs: Vec<f64>) -> Quantiles {
     costs.sort_by(f64::total_cmp);
-    costs[costs.len() / 2]
+    Quantiles {
+        least: costs[0],
+        median: costs[costs.len() / 2],
+    }
 }
 
 /// Text that does not repeat.
@@ -157,9 +196,9 @@ impl Text {
     }
 
     /// Adds a reply and the next message of the user.
-    fn exchange(&mut self, messages: &mut Vec<Value>) {
-        messages.push(json!({"role": "user", "content": self.next(MESSAGE_BYTES)}));
-        messages.push(json!({"role": "assistant", "content": self.next(MESSAGE_BYTES)}));
+    fn exchange(&mut self, messages: &mut Vec<Value>, bytes: usize) {
+        messages.push(json!({"role": "assistant", "content": self.next(bytes)}));
+        messages.push(json!({"role": "user", "content": self.next(bytes)}));
     }
 }
 

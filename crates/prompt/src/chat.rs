@@ -28,7 +28,7 @@ use self::{
 };
 use crate::{
     PromptError,
-    template::{ChatTemplates, TemplateInput, value_of},
+    template::{ChatTemplates, EarlierText, TemplateInput, value_of},
 };
 
 /// A chat request: JSON texts of its fields, and its flags with the engine's defaults.
@@ -107,7 +107,7 @@ pub(crate) fn render(
     let tools = value_of(tools.map_or(Value::Null, Value::Array));
     let messages = conversation.into_iter().map(value_of).collect();
     let input = template_input(chat, tools, messages, now_unix_s)?;
-    let text = template.render(input, &[])?.rest;
+    let text = template.render(input, EarlierText::default())?.rest;
     if chat.continue_final_message {
         cut_open_end(text)
     } else {

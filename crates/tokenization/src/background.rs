@@ -107,4 +107,12 @@ impl BackgroundTokenizer {
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
     }
+
+    /// Returns whether no prompt waits or is being tokenized.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.is_empty()
+    }
 }

@@ -11,7 +11,7 @@ use prompt::{ChatRequest, ConversationMemory, ConversationTurn, PromptError, Pro
 const MOSTLY_KNOWN: u32 = 32;
 /// Longest part of a conversation, in bytes, that is rendered to find out how much of its text is
 /// new, at some 5 ns a byte.
-const LONGEST_RENDERED: usize = 512 << 10;
+const LONGEST_RENDERED: usize = 1 << 20;
 
 /// Returns the cost of `bytes` bytes.
 pub fn cost_of(bytes: usize, per_byte: Duration) -> Duration {

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     PromptError,
     shared_text::SharedText,
-    template::{ChatTemplate, ChatTemplates, RenderedText, value_of},
+    template::{ChatTemplate, ChatTemplates, EarlierText, RenderedText, value_of},
 };
 
 /// Space between the tokens of JSON.
@@ -29,6 +29,8 @@ const MEMBERS_BYTES: usize = 256;
 pub(crate) struct ParsedChat {
     pub(crate) messages: ParsedMessages,
     tools: Option<Arc<ParsedTools>>,
+    /// The client's variables of the template, as they were sent.
+    variables: [Option<Box<str>>; 2],
 }
 
 /// The messages of a chat.
@@ -64,8 +66,30 @@ impl ParsedChat {
         // Two templates may expect messages in different forms.
         let is_same = std::ptr::eq(template, templates.pick(earlier.tools.is_some()));
         let known = if is_same { known } else { 0 };
-        let messages = earlier.messages.continued(known, chat.messages, template)?;
-        Ok(Self { messages, tools })
+        Ok(Self {
+            messages: earlier.messages.continued(known, chat.messages, template)?,
+            tools,
+            variables: [chat.chat_template_kwargs, chat.reasoning_effort]
+                .map(|sent| sent.map(Box::from)),
+        })
+    }
+
+    /// Returns how many iterations of the loop over the messages this chat and an earlier one have
+    /// in common, if they have the first `known` messages in common.
+    pub(crate) fn common_iterations(
+        &self,
+        templates: &ChatTemplates,
+        earlier: &Self,
+        known: usize,
+    ) -> usize {
+        let [this, before] = [self, earlier].map(|chat| templates.pick(chat.tools.is_some()));
+        // A variable may hide a function of the template.
+        if std::ptr::eq(this, before) && self.variables == earlier.variables {
+            // An iteration may look at the next message.
+            known.saturating_sub(1)
+        } else {
+            0
+        }
     }
 
     /// Returns a chat without messages.
@@ -77,6 +101,7 @@ impl ParsedChat {
         Self {
             messages,
             tools: None,
+            variables: [None, None],
         }
     }
 
@@ -86,7 +111,7 @@ impl ParsedChat {
         templates: &ChatTemplates,
         chat: &ChatRequest<'_>,
         now_unix_s: i64,
-        known: &[Arc<str>],
+        known: EarlierText<'_>,
     ) -> Result<RenderedText, PromptError> {
         let template = templates.pick(self.tools.is_some());
         let tools = match &self.tools {

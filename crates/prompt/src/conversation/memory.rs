@@ -232,3 +232,138 @@ fn hashes(conversation: &Conversation) -> impl Iterator<Item = u64> {
     let messages = conversation.chat.messages.json().beginnings().iter();
     messages.chain(conversation.text.beginnings()).copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use kv_blocks::{HashScheme, PromptBlocks};
+
+    use super::*;
+    use crate::{chat::ParsedChat, shared_text::SharedText};
+
+    const MODEL: u64 = 7;
+
+    /// Returns a conversation with a text of pieces of one size.
+    fn conversation(model: u64, pieces: &[String]) -> Conversation {
+        let seeds = Seeds::of(model);
+        let text = pieces.iter().map(|piece| Arc::from(piece.as_str()));
+        Conversation {
+            chat: ParsedChat::empty(seeds.messages),
+            text: SharedText::new(seeds.text).continued(0, text),
+            token_ends: (1..=pieces.len()).collect(),
+            blocks: Arc::new(PromptBlocks::of_tokens(
+                HashScheme::default(),
+                (0..).take(pieces.len()).collect(),
+            )),
+            loop_record: None,
+        }
+    }
+
+    /// Returns pieces that no other number has.
+    fn pieces(number: usize, count: usize, bytes: usize) -> Vec<String> {
+        let piece = |at: usize| format!("{number} {at} {}", "x".repeat(bytes));
+        (0..count).map(piece).collect()
+    }
+
+    fn find(memory: &ConversationMemory, model: u64, pieces: &[String]) -> Option<Found> {
+        memory.find(model, Seeds::of(model).text, &pieces.concat())
+    }
+
+    fn check_sums(memory: &ConversationMemory) {
+        let state = memory.state();
+        let bytes = |model: Option<u64>| -> usize {
+            let entries = state.conversations.iter().map(|(_, entry)| entry);
+            entries
+                .filter(|entry| model.is_none_or(|model| entry.model == model))
+                .map(|entry| entry.bytes)
+                .sum()
+        };
+        assert_eq!(state.bytes, bytes(None));
+        assert!(state.bytes <= BUDGET_BYTES);
+        for (model, sum) in &state.bytes_by_model {
+            assert_eq!(*sum, bytes(Some(*model)));
+            assert!(*sum <= MODEL_BYTES);
+        }
+        let ids: Vec<u64> = state.conversations.iter().map(|(id, _)| *id).collect();
+        assert!(state.by_beginning.values().all(|id| ids.contains(id)));
+    }
+
+    #[test]
+    fn the_memory_stays_within_its_bytes_and_keeps_used_conversations() {
+        let memory = ConversationMemory::default();
+        let used = pieces(0, 4, 3_000);
+        memory.insert(MODEL, conversation(MODEL, &used), None);
+        for number in 1..200 {
+            let large = pieces(number, 4, 1 << 19);
+            memory.insert(number as u64 % 3, conversation(number as u64 % 3, &large), None);
+            assert!(find(&memory, MODEL, &used).is_some(), "forgotten at {number}");
+        }
+        check_sums(&memory);
+        assert!(memory.bytes() > BUDGET_BYTES / 2);
+        assert!(find(&memory, 1, &pieces(1, 4, 1 << 19)).is_none());
+        memory.shrink();
+        check_sums(&memory);
+        assert!(memory.bytes() <= BUDGET_BYTES / 2 && memory.conversations() > 1);
+        for number in 0..200 {
+            let large = pieces(number, 4, 1 << 19);
+            memory.insert(MODEL, conversation(MODEL, &large), None);
+        }
+        check_sums(&memory);
+    }
+
+    #[test]
+    fn a_conversation_is_found_by_its_own_model_only() {
+        let memory = ConversationMemory::default();
+        let own = pieces(0, 4, 3_000);
+        memory.insert(MODEL, conversation(MODEL, &own), None);
+        assert!(find(&memory, MODEL, &own).is_some());
+        assert!(find(&memory, MODEL + 1, &own).is_none());
+        let foreign = memory.find(MODEL + 1, Seeds::of(MODEL).text, &own.concat());
+        assert!(foreign.is_none(), "its hashes alone do not suffice");
+    }
+
+    #[test]
+    fn the_longest_common_beginning_decides() {
+        let memory = ConversationMemory::default();
+        let long = pieces(0, 9, 9_000);
+        let branch = [&long[..3], &pieces(1, 9, 9_000)[3..]].concat();
+        for pieces in [&long, &branch] {
+            memory.insert(MODEL, conversation(MODEL, pieces), None);
+        }
+        for pieces in [&long, &branch] {
+            let found = find(&memory, MODEL, pieces).expect("it is remembered");
+            assert_eq!(found.conversation.text.matching(&pieces.concat()), 9);
+        }
+    }
+
+    #[test]
+    fn a_turn_replaces_the_one_that_it_continues() {
+        let memory = ConversationMemory::default();
+        let all = pieces(0, 9, 9_000);
+        memory.insert(MODEL, conversation(MODEL, &all[..8]), None);
+        let earlier = find(&memory, MODEL, &all).expect("it is remembered");
+        memory.insert(MODEL, conversation(MODEL, &all), Some((&earlier, 8)));
+        assert_eq!(memory.conversations(), 1);
+        check_sums(&memory);
+        let latest = find(&memory, MODEL, &all).expect("it is remembered");
+        // One that leaves it early does not.
+        let branch = [&all[..4], &pieces(1, 9, 9_000)[4..]].concat();
+        memory.insert(MODEL, conversation(MODEL, &branch), Some((&latest, 4)));
+        assert_eq!(memory.conversations(), 2);
+        check_sums(&memory);
+    }
+
+    #[test]
+    fn a_closed_memory_keeps_what_it_has_and_short_or_huge_chats_are_not_kept() {
+        let memory = ConversationMemory::default();
+        let (kept, refused) = (pieces(0, 4, 3_000), pieces(1, 4, 3_000));
+        memory.insert(MODEL, conversation(MODEL, &kept), None);
+        memory.set_accepts_new(false);
+        memory.insert(MODEL, conversation(MODEL, &refused), None);
+        assert!(find(&memory, MODEL, &kept).is_some() && find(&memory, MODEL, &refused).is_none());
+        memory.set_accepts_new(true);
+        for (count, bytes) in [(1, 100), (2, CONVERSATION_BYTES / 2)] {
+            memory.insert(MODEL, conversation(MODEL, &pieces(2, count, bytes)), None);
+            assert_eq!(memory.conversations(), 1);
+        }
+    }
+}

@@ -4,7 +4,8 @@
 //! in common with an earlier turn is established byte by byte: equal messages are not parsed again,
 //! an equal beginning of the rendered text is not tokenized again, and equal leading tokens are not
 //! hashed again. The chat itself is rendered whole, since a template may write earlier messages
-//! differently when later ones follow.
+//! differently when later ones follow; only where that is known not to happen, it is rendered from
+//! the new messages on (`template/resume.rs`).
 //!
 //! **Invariant**: the ids are those of [`PromptModel::chat_tokens`](crate::PromptModel::chat_tokens),
 //! whatever is remembered.
@@ -20,7 +21,7 @@ pub use self::{
     memory::ConversationMemory,
     turn::{ConversationTurn, RenderedTurn, TokenizedTurn},
 };
-use crate::{chat::ParsedChat, shared_text::SharedText};
+use crate::{chat::ParsedChat, shared_text::SharedText, template::{EarlierLoop, EarlierText, LoopRecord}};
 
 /// Bytes that one token of a conversation takes: its id, and its part of the hash chains of all
 /// block sizes, about.
@@ -37,6 +38,8 @@ pub(crate) struct Conversation {
     token_ends: Vec<usize>,
     /// All tokens of the turn.
     blocks: Arc<PromptBlocks>,
+    /// The template's loop over the messages.
+    loop_record: Option<Arc<LoopRecord>>,
 }
 
 impl Conversation {
@@ -45,12 +48,27 @@ impl Conversation {
         pieces.checked_sub(1).map_or(0, |last| self.token_ends[last])
     }
 
+    /// Returns what is known of the text of its next turn, whose render may skip so many iterations
+    /// of the loop over the messages.
+    fn earlier_text(&self, most: usize) -> EarlierText<'_> {
+        let main_loop = self.loop_record.as_ref().map(|record| EarlierLoop {
+            record: Arc::clone(record),
+            most,
+            text_bytes: self.text.bytes(),
+        });
+        EarlierText {
+            pieces: self.text.pieces(),
+            main_loop,
+        }
+    }
+
     /// Returns the memory that the conversation takes, about.
     fn memory_bytes(&self) -> usize {
         self.chat.memory_bytes()
             + self.text.memory_bytes()
             + self.token_ends.len() * size_of::<usize>()
             + self.blocks.tokens().len() * TOKEN_BYTES
+            + self.loop_record.as_ref().map_or(0, |record| record.memory_bytes())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     ChatRequest, PromptError, PromptModel,
     chat::ParsedChat,
     shared_text::SharedText,
-    template::RenderedText,
+    template::{EarlierText, RenderedText},
     tokenizer::{EncodedText, TextCut},
 };
 
@@ -124,6 +124,7 @@ impl<'a> ConversationTurn<'a> {
         let text = RenderedText {
             known_pieces: 0,
             rest: parts.model.chat_text(&parts.chat, now_unix_s)?,
+            loop_record: None,
         };
         let turn = RenderedTurn {
             parts,
@@ -146,15 +147,19 @@ impl TurnParts<'_> {
     ) -> Result<Option<(ParsedChat, RenderedText)>, PromptError> {
         let templates = self.model.templates()?;
         let none = ParsedChat::empty(self.seeds().messages);
-        let (before, text) = match earlier {
-            Some(Found { conversation, .. }) => (&conversation.chat, conversation.text.pieces()),
-            None => (&none, &[][..]),
-        };
-        let rendered = ParsedChat::read(templates, &self.chat, before, known_messages)
-            .and_then(|chat| {
+        let before = earlier
+            .as_ref()
+            .map_or(&none, |earlier| &earlier.conversation.chat);
+        let rendered = ParsedChat::read(templates, &self.chat, before, known_messages).and_then(
+            |chat| {
+                let text = earlier.as_ref().map_or_else(EarlierText::default, |earlier| {
+                    let most = chat.common_iterations(templates, before, known_messages);
+                    earlier.conversation.earlier_text(most)
+                });
                 let text = chat.render(templates, &self.chat, now_unix_s, text)?;
                 Ok((chat, text))
-            });
+            },
+        );
         match rendered {
             Ok(rendered) => Ok(Some(rendered)),
             Err(PromptError::Cancelled) => Err(PromptError::Cancelled),
@@ -232,6 +237,7 @@ impl RenderedTurn<'_> {
             token_ends,
             chat: self.chat.unwrap_or_else(|| ParsedChat::empty(seeds.messages)),
             blocks,
+            loop_record: self.text.loop_record.map(Arc::new),
         };
         let earlier = self.earlier.as_ref().map(|earlier| (earlier, known));
         let model = self.parts.model.number();

@@ -14,11 +14,13 @@ mod meter;
 mod operators;
 mod output;
 mod python;
+mod resume;
 mod rewrite;
 mod strftime;
 
 pub(crate) use content_format::ContentFormat;
 pub(crate) use output::RenderedText;
+pub(crate) use resume::{EarlierLoop, LoopRecord};
 
 use std::{
     collections::BTreeMap,
@@ -124,6 +126,7 @@ impl ChatTemplate {
         environment.set_recursion_limit(RECURSION);
         library::add(&mut environment);
         operators::add_operators(&mut environment);
+        resume::add_filters(&mut environment);
         python::register_python(&mut environment);
         environment
             .add_template_owned(NAME, metered)
@@ -151,28 +154,34 @@ impl ChatTemplate {
     pub(crate) fn render(
         &self,
         input: TemplateInput,
-        known: &[Arc<str>],
+        earlier: EarlierText<'_>,
     ) -> Result<RenderedText, PromptError> {
         let size = input.size;
         let all = self.variables(input);
         let limit = OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK;
-        let mut output = OutputWriter::new(known, limit);
+        let mut output = OutputWriter::new(earlier.pieces, limit);
         let budget = BUDGET_SLACK
             .saturating_add(size.saturating_mul(BUDGET_FACTOR))
             .min(MAX_BUDGET);
-        let rendered = catch_unwind(AssertUnwindSafe(|| {
+        let render = || {
             let template = self.environment.get_template(NAME)?;
             meter::with_budget(budget, || {
                 template
                     .render_captured_to(Value::from_pairs(all), &mut output)
                     .map(drop)
-            })
-        }));
+            })?;
+            output.end()
+        };
+        let (rendered, record) = resume::with_progress(earlier.main_loop, || {
+            catch_unwind(AssertUnwindSafe(render))
+        });
         match rendered {
             _ if cancel::is_cancelled() => Err(PromptError::Cancelled),
-            Ok(Ok(())) => output.finish().map_err(|error| PromptError::Unsupported {
-                what: format!("a text that is not utf-8 ({error})"),
-            }),
+            Ok(Ok(())) => output
+                .finish(record)
+                .map_err(|error| PromptError::Unsupported {
+                    what: format!("a text that is not utf-8 ({error})"),
+                }),
             Ok(Err(error)) => Err(to_prompt_error(&error)),
             Err(_) => Err(PromptError::Unsupported {
                 what: "a chat on which the template engine panics".into(),
@@ -200,6 +209,15 @@ impl ChatTemplate {
         ];
         own.chain(sent).chain(chat).collect()
     }
+}
+
+/// What is known of a text before it is rendered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EarlierText<'a> {
+    /// An earlier text, in pieces.
+    pub(crate) pieces: &'a [Arc<str>],
+    /// The loop over the messages that wrote it.
+    pub(crate) main_loop: Option<EarlierLoop>,
 }
 
 /// What a template sees.

@@ -2,6 +2,10 @@
 
 use std::{io, mem, sync::Arc};
 
+use minijinja::{Error, ErrorKind};
+
+use super::resume::{self, LoopRecord};
+
 /// What a render wrote.
 #[derive(Debug, Default)]
 pub(crate) struct RenderedText {
@@ -9,6 +13,8 @@ pub(crate) struct RenderedText {
     pub(crate) known_pieces: usize,
     /// The rest.
     pub(crate) rest: String,
+    /// The loop over the messages, for the next turn.
+    pub(crate) loop_record: Option<LoopRecord>,
 }
 
 /// Takes a render's output, up to a limit. What equals the beginning of `known` is compared and not
@@ -21,6 +27,8 @@ pub(super) struct OutputWriter<'k> {
     /// Whether the output left the earlier text.
     differs: bool,
     rest: Vec<u8>,
+    /// Bytes of the output so far.
+    position: usize,
     remaining: usize,
 }
 
@@ -32,6 +40,7 @@ impl<'k> OutputWriter<'k> {
             matched: 0,
             differs: false,
             rest: Vec::new(),
+            position: 0,
             remaining: limit,
         }
     }
@@ -49,10 +58,7 @@ impl<'k> OutputWriter<'k> {
             if compared == &expected[..compared.len()] {
                 self.matched += compared.len();
                 bytes = left;
-                if self.matched == piece.len() {
-                    self.known_pieces += 1;
-                    self.matched = 0;
-                }
+                self.pass_piece(piece.len());
             } else {
                 self.leave();
             }
@@ -69,26 +75,72 @@ impl<'k> OutputWriter<'k> {
         }
     }
 
+    /// Goes on behind text that was not rendered, since it is that of the earlier one.
+    fn follow_jump(&mut self) -> io::Result<()> {
+        let Some(to) = resume::take_jump() else {
+            return Ok(());
+        };
+        let mut left = to - self.position;
+        self.take(left)?;
+        self.position = to;
+        while let Some(piece) = self.known.get(self.known_pieces)
+            && left > 0
+        {
+            let step = left.min(piece.len() - self.matched);
+            left -= step;
+            self.matched += step;
+            self.pass_piece(piece.len());
+        }
+        Ok(())
+    }
+
+    /// Takes bytes of the limit.
+    fn take(&mut self, bytes: usize) -> io::Result<()> {
+        let left = self.remaining.checked_sub(bytes);
+        self.remaining =
+            left.ok_or_else(|| io::Error::other("the template puts out too much"))?;
+        Ok(())
+    }
+
+    /// Goes on to the next piece behind the end of one.
+    fn pass_piece(&mut self, len: usize) {
+        if self.matched == len {
+            self.known_pieces += 1;
+            self.matched = 0;
+        }
+    }
+
+    /// Ends the output.
+    pub(super) fn end(&mut self) -> Result<(), Error> {
+        self.follow_jump().map_err(|error| {
+            Error::new(ErrorKind::WriteFailure, "the text has no place").with_source(error)
+        })
+    }
+
     /// Returns the output; `Err`: it is not UTF-8.
-    pub(super) fn finish(mut self) -> Result<RenderedText, std::string::FromUtf8Error> {
+    pub(super) fn finish(
+        mut self,
+        loop_record: Option<LoopRecord>,
+    ) -> Result<RenderedText, std::string::FromUtf8Error> {
         if !self.differs {
             self.leave();
         }
         Ok(RenderedText {
             known_pieces: self.known_pieces,
             rest: String::from_utf8(self.rest)?,
+            loop_record,
         })
     }
 }
 
 impl io::Write for OutputWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.remaining {
-            return Err(io::Error::other("the template puts out too much"));
-        }
-        self.remaining -= bytes.len();
+        self.follow_jump()?;
+        self.take(bytes.len())?;
         let new = self.compare(bytes);
         self.rest.extend_from_slice(new);
+        self.position += bytes.len();
+        resume::advance(bytes.len(), self.differs);
         Ok(bytes.len())
     }
 
@@ -120,7 +172,7 @@ mod tests {
                 for part in text.as_bytes().chunks(chunk) {
                     writer.write_all(part).expect("it is short");
                 }
-                let found = writer.finish().expect("it is a text");
+                let found = writer.finish(None).expect("it is a text");
                 let found = (found.known_pieces, found.rest.as_str());
                 assert_eq!(found, (pieces, rest), "{text} by {chunk}");
             }

@@ -147,7 +147,7 @@ fn generated_conversations_have_the_ids_of_the_whole_computation() {
     let (mut turns, mut all, mut computed) = (0, 0_u64, 0_u64);
     for seed in 0..CONVERSATIONS {
         let mut conversation = Conversation::new(seed);
-        for _ in 0..3 {
+        for _ in 0..2 + seed % 4 / 3 {
             let model = conversation.model(models.len());
             let now = NOW + conversation.days() * 86_400;
             let pair = (&models[model], &wholes[model]);
@@ -160,7 +160,7 @@ fn generated_conversations_have_the_ids_of_the_whole_computation() {
             conversation.change();
         }
     }
-    assert!(turns > CONVERSATIONS * 2, "{turns} turns were not refused");
+    assert!(turns > CONVERSATIONS * 3 / 2, "{turns} turns were not refused");
     assert!(computed < all / 3, "{computed} of about {all} tokens were computed");
 }
 
@@ -201,4 +201,64 @@ fn recorded_chats_continue_long_ones_with_the_engines_ids() {
         }
     }
     assert_eq!(chats, 64);
+}
+
+/// Templates whose loop over the messages depends on what is elsewhere, one way each.
+const ODD_LOOPS: [&str; 22] = [
+    "{{ x }}{% set x = message.role %}",
+    "{% if message.role == 'user' %}{% set x = message.content %}{% endif %}{{ x }}",
+    "{% set ns.seen = ns.seen ~ message.role %}{{ ns.seen }}",
+    "{{ ns.seen }}{{ count }}",
+    "{{ messages[-1].role }}",
+    "{{ messages[loop.index0 - 1].role }}",
+    "{{ messages[loop.index0 - 2].role }}{{ messages[loop.index0 + 1].role }}",
+    "{{ messages[loop.index0 + 2].role }}",
+    "{{ messages[loop.index].role }}{{ loop.nextitem.role }}{{ loop.previtem.role }}",
+    "{{ messages | length }}{{ loop.revindex }}",
+    "{{ loop.last }}{{ loop.first }}{{ loop.index }}",
+    "{% if message.role == 'tool' %}{% break %}{% endif %}{{ message.role }}",
+    "{% if message.role == 'tool' %}{% continue %}{% endif %}{{ message.role }}",
+    "{% for other in messages %}{{ other.role }}{% endfor %}",
+    "{% for part in message.content | list %}{{ loop.length }}{{ loop.last }}{% endfor %}",
+    "{% for part in [1, 2] %}{{ y }}{% set y = part ~ message.role %}{% endfor %}",
+    "{{ name(message.role) }}{{ enable_thinking }}",
+    "{{ last(message.role) }}",
+    "{% set list = [message.role] %}{{ list[0] }}{{ messages[0].role }}",
+    "{{ strftime_now('%d') }}",
+    "{% with z = message.role %}{{ z }}{% endwith %}{{ z }}",
+    "{{ raise_exception('no tools') if message.role == 'tool' and loop.last else '' }}{{ tools | length }}",
+];
+
+/// Returns a template with this in its loop over the messages.
+fn with_loop(inside: &str) -> String {
+    let before = "{% set ns = namespace(seen='') %}{% set count = 0 %}\
+        {% for m in messages %}{% set ns.seen = ns.seen ~ m.content[:1] if m.role == 'tool' else ns.seen %}{% endfor %}\
+        {% macro name(role) %}[{{ role }}{{ enable_thinking }}]{% endmacro %}\
+        {% set tools = tools or [] %}";
+    // A macro sees the value at its own place.
+    let ending = "{% set ending = messages[-1].role %}\
+        {% macro last(role) %}[{{ role }}{{ ending }}]{% endmacro %}{% set ending = '' %}";
+    let ending = if inside.contains("last(") { ending } else { "" };
+    let after = "{{ ns.seen }}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}";
+    format!("{before}{ending}{{% for message in messages %}}<|im_start|>{{{{ message.content }}}}{inside}<|im_end|>\n{{% endfor %}}{after}")
+}
+
+#[test]
+fn loops_that_look_elsewhere_are_rendered_as_if_whole() {
+    let mut turns = 0;
+    for (number, inside) in ODD_LOOPS.iter().enumerate() {
+        let [model, whole] = [0; 2].map(|_| tiny_qwen_with(&with_loop(inside)));
+        assert_eq!(model.template_problem(), None, "{inside}");
+        let memory = ConversationMemory::default();
+        for seed in 0..20 {
+            let mut conversation = Conversation::new(1_000 * number as u64 + seed);
+            for _ in 0..4 {
+                let pair = (&model, &whole);
+                let found = conversation.with_request(|chat| check(pair, &memory, chat, NOW));
+                turns += usize::from(found.is_some());
+                conversation.change();
+            }
+        }
+    }
+    assert!(turns > 500, "{turns}");
 }
