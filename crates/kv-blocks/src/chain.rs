@@ -4,7 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{BlockHash, BlockSize, PromptIdentity, SequenceHash};
+use crate::{
+    BlockHash, BlockSize, PromptIdentity, SequenceHash,
+    chain_head::{self, ChainHead},
+};
 
 /// How tokens are hashed. One namespace has one scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,6 +126,8 @@ pub struct PromptBlocks {
     identity: PromptIdentity,
     tokens: Arc<[u32]>,
     chains: Mutex<Vec<(BlockSize, Arc<[SequenceHash]>)>>,
+    /// What is known of the chains before they are computed.
+    heads: Mutex<Vec<ChainHead>>,
 }
 
 impl PromptBlocks {
@@ -133,6 +138,17 @@ impl PromptBlocks {
             identity: PromptIdentity::Tokens,
             tokens,
             chains: Mutex::default(),
+            heads: Mutex::default(),
+        }
+    }
+
+    /// Creates a prompt from its exact `tokens`, of which the first `shared` are those of
+    /// `earlier`: its chains extend the ones that were computed there.
+    pub fn of_continued_tokens(earlier: &Self, shared: usize, tokens: Arc<[u32]>) -> Self {
+        debug_assert_eq!(earlier.tokens[..shared], tokens[..shared]);
+        Self {
+            heads: Mutex::new(earlier.heads(shared)),
+            ..Self::of_tokens(earlier.scheme, tokens)
         }
     }
 
@@ -151,6 +167,7 @@ impl PromptBlocks {
             identity: PromptIdentity::TextPrefix,
             tokens,
             chains: Mutex::default(),
+            heads: Mutex::default(),
         }
     }
 
@@ -162,6 +179,7 @@ impl PromptBlocks {
             identity: PromptIdentity::Tokens,
             tokens: Arc::default(),
             chains: Mutex::new(vec![(size, chain)]),
+            heads: Mutex::default(),
         }
     }
 
@@ -187,9 +205,23 @@ impl PromptBlocks {
         if let Some((_, chain)) = chains.iter().find(|(known, _)| *known == size) {
             return Arc::clone(chain);
         }
-        let chain: Arc<[SequenceHash]> = self.scheme.chain(None, &self.tokens, size).into();
+        let chain = match chain_head::take(&self.heads, size) {
+            Some(head) => head.extended(self.scheme, &self.tokens),
+            None => self.scheme.chain(None, &self.tokens, size).into(),
+        };
         chains.push((size, Arc::clone(&chain)));
         chain
+    }
+
+    /// Returns the chains of the first `tokens` tokens, as far as they are known.
+    fn heads(&self, tokens: usize) -> Vec<ChainHead> {
+        let chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
+        let computed = chains
+            .iter()
+            .map(|(size, chain)| ChainHead::new(*size, Arc::clone(chain), tokens));
+        computed
+            .chain(chain_head::all(&self.heads, tokens))
+            .collect()
     }
 }
 
@@ -307,6 +339,33 @@ mod tests {
                     size,
                 );
                 assert_eq!(whole[half..], rest);
+            }
+        }
+    }
+
+    #[test]
+    fn a_continued_prompt_has_the_chains_of_its_tokens() {
+        let tokens: Vec<u32> = (0..5_000).map(|token| token * 7 + 1).collect();
+        let prompt = |tokens: &[u32]| PromptBlocks::of_tokens(HashScheme::default(), tokens.into());
+        let sizes = [1, 16, 200, 1024].map(|size| BlockSize::new(size).unwrap());
+        for (computed, shared) in [(0, 999), (2, 0), (2, 15), (4, 999), (4, 1_000)] {
+            let earlier = prompt(&tokens[..1_000]);
+            for size in &sizes[..computed] {
+                earlier.chain(*size);
+            }
+            let continued = |earlier: &PromptBlocks, shared: usize, end: usize| {
+                let mut new = tokens[..shared].to_vec();
+                new.extend_from_slice(&tokens[5_000 - end..]);
+                PromptBlocks::of_continued_tokens(earlier, shared, new.into())
+            };
+            // The second one finds what the first one never used.
+            let next = continued(&earlier, shared, 3_000);
+            let last = continued(&next, shared.saturating_sub(10), 2_000);
+            for size in sizes {
+                for new in [&next, &last] {
+                    let whole = prompt(new.tokens()).chain(size);
+                    assert_eq!(new.chain(size), whole, "{computed} {shared} {size:?}");
+                }
             }
         }
     }

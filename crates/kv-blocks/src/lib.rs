@@ -9,6 +9,7 @@
 
 mod block;
 mod chain;
+mod chain_head;
 mod moment;
 mod namespace;
 mod target;

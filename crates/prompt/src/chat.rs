@@ -9,6 +9,7 @@ mod content;
 mod field;
 mod message;
 mod number;
+mod parsed;
 mod rejection;
 mod text_only;
 mod tool;
@@ -16,13 +17,19 @@ mod tool_call;
 
 pub use text_only::text_only;
 
+pub(crate) use self::parsed::ParsedChat;
+
+use minijinja::value::Value as TemplateValue;
 use serde_json::{Map, Value};
 
 use self::{
     field::{json, read},
     rejection::{refused, unsupported},
 };
-use crate::{PromptError, template::ChatTemplates};
+use crate::{
+    PromptError,
+    template::{ChatTemplates, EarlierText, TemplateInput, value_of},
+};
 
 /// A chat request: JSON texts of its fields, and its flags with the engine's defaults.
 #[derive(Clone, Copy, Debug)]
@@ -86,15 +93,8 @@ pub(crate) fn render(
     chat: &ChatRequest<'_>,
     now_unix_s: i64,
 ) -> Result<String, PromptError> {
-    if chat.chat_template.is_some() {
-        return Err(unsupported("a template of the client's own"));
-    }
-    if chat.continue_final_message && chat.add_generation_prompt {
-        return Err(refused(
-            "continue_final_message and add_generation_prompt exclude each other: set one of them",
-        ));
-    }
-    let tools = tools(chat)?;
+    check(chat)?;
+    let tools = tools(chat.tools)?;
     let template = templates.pick(tools.is_some());
     let messages = read::<Vec<Value>>("messages", chat.messages)?;
     if messages.is_empty() {
@@ -104,7 +104,37 @@ pub(crate) fn render(
     if chat.continue_final_message {
         open_last(&mut conversation)?;
     }
+    let tools = value_of(tools.map_or(Value::Null, Value::Array));
+    let messages = conversation.into_iter().map(value_of).collect();
+    let input = template_input(chat, tools, messages, now_unix_s)?;
+    let text = template.render(input, EarlierText::default())?.rest;
+    if chat.continue_final_message {
+        cut_open_end(text)
+    } else {
+        Ok(text)
+    }
+}
 
+/// Rejects what no template can render.
+fn check(chat: &ChatRequest<'_>) -> Result<(), PromptError> {
+    if chat.chat_template.is_some() {
+        return Err(unsupported("a template of the client's own"));
+    }
+    if chat.continue_final_message && chat.add_generation_prompt {
+        return Err(refused(
+            "continue_final_message and add_generation_prompt exclude each other: set one of them",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns what the template sees of the request.
+fn template_input(
+    chat: &ChatRequest<'_>,
+    tools: TemplateValue,
+    messages: Vec<TemplateValue>,
+    now_unix_s: i64,
+) -> Result<TemplateInput, PromptError> {
     let mut variables = variables(chat)?;
     if let Some(effort) = reasoning_effort(chat)? {
         // The client's own thinking settings take precedence. Engines from before May 2026 pass on
@@ -119,26 +149,24 @@ pub(crate) fn render(
         .map(|documents| json("documents", documents))
         .transpose()?;
     variables.insert("documents".into(), documents.unwrap_or(Value::Null));
-    variables.insert("tools".into(), tools.map_or(Value::Null, Value::Array));
-    variables.insert("messages".into(), Value::Array(conversation));
     variables.insert(
         "add_generation_prompt".into(),
         chat.add_generation_prompt.into(),
     );
     let size =
         chat.messages.len() + chat.tools.map_or(0, str::len) + chat.documents.map_or(0, str::len);
-    let text = template.render(variables, size, now_unix_s)?;
-    if chat.continue_final_message {
-        cut_open_end(text)
-    } else {
-        Ok(text)
-    }
+    Ok(TemplateInput {
+        variables,
+        tools,
+        messages,
+        size,
+        now_unix_s,
+    })
 }
 
 /// Returns the tools, filled as the engine fills them.
-fn tools(chat: &ChatRequest<'_>) -> Result<Option<Vec<Value>>, PromptError> {
-    let tools = chat
-        .tools
+fn tools(tools: Option<&str>) -> Result<Option<Vec<Value>>, PromptError> {
+    let tools = tools
         .map(|tools| json::<Vec<Value>>("tools", tools))
         .transpose()?;
     tools

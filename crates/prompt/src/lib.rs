@@ -11,15 +11,18 @@
 mod artefacts;
 mod cancel;
 mod chat;
+mod conversation;
 mod error;
 mod identity;
 mod model;
+mod shared_text;
 mod template;
 mod tokenizer;
 
 pub use artefacts::{Artefacts, LoadError, TemplateSource};
 pub use cancel::{CancelFlag, CancelGuard};
 pub use chat::{ChatRequest, text_only};
+pub use conversation::{ConversationMemory, ConversationTurn, RenderedTurn, TokenizedTurn};
 pub use error::PromptError;
 pub use identity::{chat_identity, estimate_tokens, text_identity};
 pub use model::{PromptModel, RenderedChat};

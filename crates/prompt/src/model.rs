@@ -16,6 +16,7 @@ use crate::{
 /// A tokenizer with its chat template. Built once per model and shared: every method takes `&self`.
 #[derive(Debug)]
 pub struct PromptModel {
+    number: u64,
     tokenizer: Tokenizer,
     /// The templates, or the reason why there are none.
     templates: Result<ChatTemplates, String>,
@@ -35,6 +36,9 @@ pub struct RenderedChat {
     /// Its token ids.
     pub tokens: Vec<u32>,
 }
+
+/// The number of the next model that is loaded.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// An estimate until [`PromptModel::set_cost`]: a desktop core with a plain build.
 const UNMEASURED_COST_PS: u64 = 250_000;
@@ -67,6 +71,7 @@ impl PromptModel {
             )
         });
         Ok(Self {
+            number: NEXT_NUMBER.fetch_add(1, Relaxed),
             tokenizer,
             templates: ChatTemplates::compile(sources, config.special_tokens),
             template_source,
@@ -95,11 +100,22 @@ impl PromptModel {
         chat: &ChatRequest<'_>,
         now_unix_s: i64,
     ) -> Result<String, PromptError> {
-        let templates = self
-            .templates
+        chat::render(self.templates()?, chat, now_unix_s)
+    }
+
+    /// Returns a number that no other loaded model of this process has, whatever its files.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn templates(&self) -> Result<&ChatTemplates, PromptError> {
+        self.templates
             .as_ref()
-            .map_err(|reason| PromptError::NoTemplate(reason.clone()))?;
-        chat::render(templates, chat, now_unix_s)
+            .map_err(|reason| PromptError::NoTemplate(reason.clone()))
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
     }
 
     /// Returns the token ids of a text. By default, engines add special tokens to plain prompts and
@@ -121,8 +137,16 @@ impl PromptModel {
         text: &str,
         add_special_tokens: bool,
     ) -> Result<(Vec<u32>, u32), PromptError> {
-        let EncodedText { tokens, new_tokens } = self.tokenizer.encode(text, add_special_tokens)?;
+        let EncodedText {
+            tokens, new_tokens, ..
+        } = self.tokenizer.encode(text, add_special_tokens)?;
         Ok((tokens, u32::try_from(new_tokens).unwrap_or(u32::MAX)))
+    }
+
+    /// Returns whether the next turn of a conversation can be tokenized from where it is new: the
+    /// tokenizer's ids do not depend on what is before.
+    pub fn continues_conversations(&self) -> bool {
+        self.tokenizer.has_cuts()
     }
 
     /// Sets whether the ids of new text are cached for the next turn; initially they are.

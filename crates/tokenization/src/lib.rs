@@ -4,8 +4,10 @@
 //! engine's answer to another router). This stage never fails a request: on any error the prompt is
 //! identified by its text prefix, and the receipt says so.
 
+mod background;
 mod breaker;
 mod compute_pool;
+mod conversation_gauges;
 mod engine;
 mod local;
 mod redis_pool;

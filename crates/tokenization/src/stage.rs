@@ -8,13 +8,16 @@ use fleet::{ModelArtefacts, TokenizerSource};
 use kv_blocks::{HashScheme, Moment, PromptBlocks};
 use net::Clock;
 use prometheus_client::registry::Registry;
+use prompt::ConversationMemory;
 use resilience::OutcomeCounters;
 use routing::receipt::PromptSource;
 
 use crate::{
+    background::BackgroundTokenizer,
     compute_pool::{self, ComputeError, ComputePool},
+    conversation_gauges::ConversationGauges,
     engine::EngineTokenizer,
-    local::{self, LocalTokens, tokenize_locally},
+    local::{self, LocalTokenizer, LocalTokens, NoTokens},
     tokenized_prompt::{TokenizedPrompt, identify_by_text, prompt_bytes},
 };
 
@@ -35,6 +38,9 @@ pub struct TokenizationStage {
     engine: EngineTokenizer,
     /// Results of computations with the models' own tokenizers.
     results: OutcomeCounters,
+    conversations: Arc<ConversationMemory>,
+    background: BackgroundTokenizer,
+    memory_use: ConversationGauges,
 }
 
 /// Longest wait of a request for its tokens by the model's own files, including the wait for a
@@ -43,15 +49,9 @@ pub struct TokenizationStage {
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 const BUDGETS: u32 = 4;
 
-/// Factor by which a conversation may exceed the budget if its new part is within the budget.
-const MOSTLY_KNOWN: u32 = 32;
 /// Cost per byte of a prompt that is identified by its text: it is parsed from JSON and written
 /// again.
 const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(10);
-/// Longest such conversation, in bytes: its known part is still rendered and looked up, at some 5
-/// ns a byte.
-const LONGEST_KNOWN: usize = 512 << 10;
-
 impl TokenizationStage {
     /// Returns the stage, and registers its counters.
     pub fn new(
@@ -80,17 +80,24 @@ impl TokenizationStage {
             low_priority_pool: ComputePool::new(cores.div_ceil(2)),
             engine,
             results,
+            conversations: Arc::default(),
+            background: BackgroundTokenizer::new(registry),
+            memory_use: ConversationGauges::registered(registry),
         }
     }
 
-    /// Sets whether new answers of engines are cached.
+    /// Sets whether new answers of engines are cached, and new conversations remembered.
     pub fn set_accepts_new(&self, takes: bool) {
         self.engine.set_accepts_new(takes);
+        self.conversations.set_accepts_new(takes);
+        self.background.set_accepts_new(takes);
     }
 
-    /// Drops answers of engines that were not used recently.
+    /// Drops answers of engines and conversations that were not used recently.
     pub fn shrink(&self) {
         self.engine.shrink();
+        self.conversations.shrink();
+        self.memory_use.show(&self.conversations);
     }
 
     /// Returns the pool for generations.
@@ -173,47 +180,60 @@ impl TokenizationStage {
         model: &Arc<prompt::PromptModel>,
         input: TokenizationInput<'_>,
     ) -> Option<TokenizedPrompt> {
-        let bytes_of_prompt = prompt_bytes(input.view);
-        let cost = model.predicted_cost(bytes_of_prompt);
-        let may_be_known =
-            cost <= self.budget.saturating_mul(MOSTLY_KNOWN) && bytes_of_prompt <= LONGEST_KNOWN;
-        if cost > self.budget && !may_be_known {
-            return None;
+        let tokenizer = LocalTokenizer {
+            model: Arc::clone(model),
+            conversations: Arc::clone(&self.conversations),
+            scheme: self.scheme,
+            budget: self.budget,
+            clock: self.clock,
+        };
+        let found = if tokenizer.may_fit(input.view, prompt_bytes(input.view)) {
+            self.computed(tokenizer.clone(), input).await
+        } else {
+            Err(NoTokens::OverBudget)
+        };
+        match found {
+            Ok(LocalTokens {
+                blocks,
+                new_tokens,
+                render_us,
+                tokenize_us,
+            }) => Some(TokenizedPrompt {
+                new_tokens,
+                render_us,
+                tokenize_us,
+                ..TokenizedPrompt::of(PromptSource::Tokens, blocks)
+            }),
+            Err(NoTokens::OverBudget) => {
+                // Its next turn finds it known.
+                let (dialect, bytes) = (input.dialect, input.bytes.clone());
+                self.background.submit(tokenizer, dialect, bytes);
+                None
+            }
+            Err(NoTokens::Unknown) => None,
         }
-        let tokenised = self.computed(model, input).await;
-        let LocalTokens {
-            tokens,
-            new_tokens,
-            render_us,
-            tokenize_us,
-        } = tokenised?;
-        let blocks = PromptBlocks::of_tokens(self.scheme, tokens.into());
-        Some(TokenizedPrompt {
-            new_tokens,
-            render_us,
-            tokenize_us,
-            ..TokenizedPrompt::of(PromptSource::Tokens, blocks)
-        })
     }
 
-    /// Computes tokens within the request's time; `None`: not possible in that time.
+    /// Computes tokens within the request's time.
     async fn computed(
         &self,
-        model: &Arc<prompt::PromptModel>,
+        tokenizer: LocalTokenizer,
         input: TokenizationInput<'_>,
-    ) -> Option<LocalTokens> {
+    ) -> Result<LocalTokens, NoTokens> {
         let (clock, budget) = (self.clock, self.budget);
         let left = input.deadline.since(clock.now());
         let limit = LONGEST_WAIT.max(budget.saturating_mul(BUDGETS)).min(left);
-        let (dialect, bytes, own) = (input.dialect, input.bytes.clone(), Arc::clone(model));
+        let (dialect, bytes) = (input.dialect, input.bytes.clone());
+        let model = Arc::clone(&tokenizer.model);
         let work = move || {
-            let view = dialect::view(dialect, &bytes).ok()?;
-            tokenize_locally(&own, &view, budget, clock)
+            let view = dialect::view(dialect, &bytes).map_err(|_| NoTokens::Unknown)?;
+            tokenizer.tokenize(&view)
         };
-        match input.compute_pool.compute(model, limit, clock, work).await {
-            Ok(tokenised) => {
+        match input.compute_pool.compute(&model, limit, clock, work).await {
+            Ok(tokenized) => {
                 self.results.count(COMPUTED);
-                tokenised
+                self.memory_use.show(&self.conversations);
+                tokenized
             }
             Err(why) => {
                 self.results.count(why.as_str());
@@ -222,7 +242,7 @@ impl TokenizationStage {
                     ?limit,
                     "no tokens of the prompt, going by its text"
                 );
-                None
+                Err(NoTokens::Unknown)
             }
         }
     }

@@ -47,13 +47,14 @@ pub(crate) fn identify_by_text(scheme: HashScheme, view: &RequestView<'_>) -> To
 }
 
 impl TokenizedPrompt {
-    pub(crate) fn of(source: PromptSource, blocks: PromptBlocks) -> Self {
+    pub(crate) fn of(source: PromptSource, blocks: impl Into<Arc<PromptBlocks>>) -> Self {
+        let blocks = blocks.into();
         let tokens = blocks.token_count();
         Self {
             source,
             tokens,
             new_tokens: tokens,
-            blocks: Some(Arc::new(blocks)),
+            blocks: Some(blocks),
             render_us: 0.0,
             tokenize_us: 0.0,
         }

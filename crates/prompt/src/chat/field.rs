@@ -3,7 +3,7 @@
 //! **Invariant**: an error names the field and the place in it, never a value: prompts do not
 //! belong in errors and logs.
 
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::error::Category;
 
 use super::{number, rejection::unsupported};
@@ -13,7 +13,10 @@ use crate::PromptError;
 const MAX_DEPTH: usize = 127;
 
 /// Reads a field. A value that only the engine's parser accepts is no fault of the request.
-pub(super) fn read<T: DeserializeOwned>(field: &'static str, text: &str) -> Result<T, PromptError> {
+pub(super) fn read<'t, T: Deserialize<'t>>(
+    field: &'static str,
+    text: &'t str,
+) -> Result<T, PromptError> {
     serde_json::from_str(text).map_err(|error| {
         let found = match error.classify() {
             Category::Data => "not of the expected form",

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{
     content::{MessageRules, content, parts, without_billing_header},
-    rejection::refused,
+    rejection::{refused, unsupported},
     tool_call::tool_calls,
 };
 use crate::{
@@ -28,6 +28,18 @@ pub(super) fn conversation(
         conversation = developers_as_system(conversation);
     }
     Ok(conversation.into_iter().map(Value::Object).collect())
+}
+
+/// Returns one message as the template sees it. `Err` also for one that changes others.
+pub(super) fn alone(message: Value, template: &ChatTemplate) -> Result<Value, PromptError> {
+    let Value::Object(message) = message else {
+        return Err(refused("a message is no object: expected at least a role"));
+    };
+    let turn = turn(message, template.content_format())?;
+    if is(&turn, "developer") && !template.knows_developer() {
+        return Err(unsupported("a developer message beside others"));
+    }
+    Ok(Value::Object(turn))
 }
 
 fn is(turn: &Map<String, Value>, role: &str) -> bool {

@@ -12,16 +12,20 @@ mod json_formatter;
 mod library;
 mod meter;
 mod operators;
+mod output;
 mod python;
+mod resume;
 mod rewrite;
 mod strftime;
 
 pub(crate) use content_format::ContentFormat;
+pub(crate) use output::RenderedText;
+pub(crate) use resume::{EarlierLoop, LoopRecord};
 
 use std::{
     collections::BTreeMap,
-    io,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
 };
 
 use minijinja::{
@@ -31,6 +35,7 @@ use minijinja::{
 };
 use serde_json::Map;
 
+use self::output::OutputWriter;
 use crate::{PromptError, cancel};
 
 /// Maximum size of a template. Current ones have up to 20 KB.
@@ -121,6 +126,7 @@ impl ChatTemplate {
         environment.set_recursion_limit(RECURSION);
         library::add(&mut environment);
         operators::add_operators(&mut environment);
+        resume::add_filters(&mut environment);
         python::register_python(&mut environment);
         environment
             .add_template_owned(NAME, metered)
@@ -144,54 +150,92 @@ impl ChatTemplate {
         self.knows_developer
     }
 
-    /// Renders `variables`, which were parsed from `size` bytes.
+    /// Renders the variables, and compares the output with an earlier text.
     pub(crate) fn render(
         &self,
-        variables: Map<String, serde_json::Value>,
-        size: usize,
-        now_unix_s: i64,
-    ) -> Result<String, PromptError> {
-        let own = self
-            .special_tokens
-            .iter()
-            .map(|(name, text)| (name.clone(), Value::from(text.as_str())));
-        let own = own.chain([(
-            "strftime_now".to_owned(),
-            strftime::strftime_now(now_unix_s),
-        )]);
-        // The client's variables take precedence over the model's own.
-        let sent = variables
-            .into_iter()
-            .map(|(name, value)| (name, Value::from(Serde(value))));
-        let all: BTreeMap<String, Value> = own.chain(sent).collect();
-        let mut output = CappedWriter {
-            bytes: Vec::new(),
-            remaining: OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK,
-        };
+        input: TemplateInput,
+        earlier: EarlierText<'_>,
+    ) -> Result<RenderedText, PromptError> {
+        let size = input.size;
+        let all = self.variables(input);
+        let limit = OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK;
+        let mut output = OutputWriter::new(earlier.pieces, limit);
         let budget = BUDGET_SLACK
             .saturating_add(size.saturating_mul(BUDGET_FACTOR))
             .min(MAX_BUDGET);
-        let rendered = catch_unwind(AssertUnwindSafe(|| {
+        let render = || {
             let template = self.environment.get_template(NAME)?;
             meter::with_budget(budget, || {
                 template
                     .render_captured_to(Value::from_pairs(all), &mut output)
                     .map(drop)
-            })
-        }));
+            })?;
+            output.end()
+        };
+        let (rendered, record) = resume::with_progress(earlier.main_loop, || {
+            catch_unwind(AssertUnwindSafe(render))
+        });
         match rendered {
             _ if cancel::is_cancelled() => Err(PromptError::Cancelled),
-            Ok(Ok(())) => {
-                String::from_utf8(output.bytes).map_err(|error| PromptError::Unsupported {
+            Ok(Ok(())) => output
+                .finish(record)
+                .map_err(|error| PromptError::Unsupported {
                     what: format!("a text that is not utf-8 ({error})"),
-                })
-            }
+                }),
             Ok(Err(error)) => Err(to_prompt_error(&error)),
             Err(_) => Err(PromptError::Unsupported {
                 what: "a chat on which the template engine panics".into(),
             }),
         }
     }
+
+    /// Returns all variables. The client's take precedence over the model's own.
+    fn variables(&self, input: TemplateInput) -> BTreeMap<String, Value> {
+        let own = self
+            .special_tokens
+            .iter()
+            .map(|(name, text)| (name.clone(), Value::from(text.as_str())));
+        let own = own.chain([(
+            "strftime_now".to_owned(),
+            strftime::strftime_now(input.now_unix_s),
+        )]);
+        let sent = input
+            .variables
+            .into_iter()
+            .map(|(name, value)| (name, value_of(value)));
+        let chat = [
+            ("tools".to_owned(), input.tools),
+            ("messages".to_owned(), Value::from(input.messages)),
+        ];
+        own.chain(sent).chain(chat).collect()
+    }
+}
+
+/// What is known of a text before it is rendered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EarlierText<'a> {
+    /// An earlier text, in pieces.
+    pub(crate) pieces: &'a [Arc<str>],
+    /// The loop over the messages that wrote it.
+    pub(crate) main_loop: Option<EarlierLoop>,
+}
+
+/// What a template sees.
+#[derive(Debug)]
+pub(crate) struct TemplateInput {
+    /// The variables but tools and messages.
+    pub(crate) variables: Map<String, serde_json::Value>,
+    /// A list, or none.
+    pub(crate) tools: Value,
+    pub(crate) messages: Vec<Value>,
+    /// Bytes of JSON that all of it was parsed from.
+    pub(crate) size: usize,
+    pub(crate) now_unix_s: i64,
+}
+
+/// Returns a value as a template sees it.
+pub(crate) fn value_of(value: serde_json::Value) -> Value {
+    Value::from(Serde(value))
 }
 
 /// Converts a render error. Only errors that the engine certainly has too are rejections: the
@@ -210,26 +254,5 @@ fn to_prompt_error(error: &Error) -> PromptError {
     }
     PromptError::Unsupported {
         what: format!("what the template asks for in its line {line} ({kind})"),
-    }
-}
-
-/// A writer that takes a render's output, up to its limit.
-struct CappedWriter {
-    bytes: Vec<u8>,
-    remaining: usize,
-}
-
-impl io::Write for CappedWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.remaining {
-            return Err(io::Error::other("the template puts out too much"));
-        }
-        self.remaining -= bytes.len();
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

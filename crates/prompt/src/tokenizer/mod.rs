@@ -56,6 +56,16 @@ enum SelfTest {
 pub(crate) struct EncodedText {
     pub(crate) tokens: Vec<u32>,
     pub(crate) new_tokens: usize,
+    /// The cut points of the text, in order. The ids up to one of them are those of any text that
+    /// begins the same up to there.
+    pub(crate) cuts: Vec<TextCut>,
+}
+
+/// A cut point: the bytes and the ids before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TextCut {
+    pub(crate) bytes: usize,
+    pub(crate) tokens: usize,
 }
 
 impl Tokenizer {
@@ -99,27 +109,44 @@ impl Tokenizer {
             // Special tokens are added to a whole prompt, not to its pieces.
             Some((cuts, cache)) if !add_special_tokens => {
                 let (mut tokens, mut new_tokens) = (Vec::with_capacity(text.len() / 4), 0);
+                let (mut bytes, mut found) = (0, Vec::new());
                 for piece in cuts.split(text) {
+                    let ends = cuts.ends(piece);
                     if !cache.append(piece, &mut tokens) {
                         let ids = self.encode_whole(piece, false)?;
                         new_tokens += ids.len();
                         tokens.extend_from_slice(&ids);
                         // The last piece ends where the next turn continues: it will not recur.
-                        if cuts.ends(piece) {
+                        if ends {
                             cache.keep(piece, ids);
                         }
                     }
+                    bytes += piece.len();
+                    if ends {
+                        let tokens = tokens.len();
+                        found.push(TextCut { bytes, tokens });
+                    }
                 }
-                Ok(EncodedText { tokens, new_tokens })
+                Ok(EncodedText {
+                    tokens,
+                    new_tokens,
+                    cuts: found,
+                })
             }
             _ => {
                 let tokens = self.encode_whole(text, add_special_tokens)?;
                 Ok(EncodedText {
                     new_tokens: tokens.len(),
                     tokens,
+                    cuts: Vec::new(),
                 })
             }
         }
+    }
+
+    /// Returns whether texts have cut points.
+    pub(crate) fn has_cuts(&self) -> bool {
+        self.turns.is_some()
     }
 
     /// Sets whether the ids of new pieces are cached.

@@ -2,6 +2,7 @@
 
 mod recorded;
 
+mod conversations;
 mod engine_tokens;
 mod engine_verdicts;
 mod hostile_input;

@@ -1,4 +1,5 @@
 use config::ConfigSource;
+use contract_id::contract;
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache};
 use kv_blocks::PromptIdentity;
 use kv_index::{IndexSettings, KvIndex};
@@ -177,4 +178,80 @@ async fn a_long_text_is_identified_beside_the_runtime_like_a_short_one() {
         tokens.push(found.tokens);
     }
     assert!(tokens[1] > 1000 * tokens[0], "{tokens:?}");
+}
+
+/// A model whose tokens cost a microsecond a byte, so that two thousand bytes are within the
+/// budget.
+fn slow_model() -> Arc<ModelArtefacts> {
+    let files = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures/vllm-real/tiny-qwen");
+    let read = |name: &str| std::fs::read(files.join(name)).expect("the fixture is there");
+    let model = prompt::PromptModel::load(prompt::Artefacts {
+        tokenizer_json: &read("tokenizer.json"),
+        tokenizer_config: Some(&read("tokenizer_config.json")),
+        chat_template: None,
+    })
+    .expect("the fixture is a model's own files");
+    model.set_cost(1_000.0);
+    Arc::new(ModelArtefacts {
+        prompt: Some(Arc::new(model)),
+        ..ModelArtefacts::default()
+    })
+}
+
+/// Returns a chat of this many turns, some three hundred bytes each.
+fn long_chat(turns: usize) -> Bytes {
+    let message = |turn: usize| {
+        let role = ["user", "assistant"][turn % 2];
+        serde_json::json!({"role": role, "content": format!("{turn} {}", "word ".repeat(50))})
+    };
+    let messages: Vec<_> = (0..turns).map(message).collect();
+    Bytes::from(serde_json::json!({"model": "m", "messages": messages}).to_string())
+}
+
+async fn chat_of(
+    stage: &TokenizationStage,
+    artefacts: &Arc<ModelArtefacts>,
+    bytes: &Bytes,
+) -> TokenizedPrompt {
+    let view = dialect::view(Dialect::Chat, bytes).expect("a good body");
+    let input = PromptInput {
+        dialect: Dialect::Chat,
+        bytes,
+        view: &view,
+        deadline: Clock::system().now() + Duration::from_secs(20),
+    };
+    stage.run(artefacts, input).await
+}
+
+#[tokio::test]
+async fn a_chat_too_long_for_its_request_is_exact_from_its_next_turn_on() {
+    let (stage, artefacts) = (stage(), slow_model());
+    let first = chat_of(&stage, &artefacts, &long_chat(601)).await;
+    assert_eq!(first.source, PromptSource::TextPrefix);
+    while stage.conversations.conversations() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let next = chat_of(&stage, &artefacts, &long_chat(603)).await;
+    assert_eq!(next.source, PromptSource::Tokens);
+    assert!(next.new_tokens < 1_000, "{}", next.new_tokens);
+    assert!(next.tokens > 20_000, "{}", next.tokens);
+}
+
+#[tokio::test]
+#[contract("F75")]
+async fn under_memory_pressure_no_prompt_is_tokenized_in_the_background() {
+    let (stage, artefacts) = (stage(), slow_model());
+    stage.set_accepts_new(false);
+    let first = chat_of(&stage, &artefacts, &long_chat(601)).await;
+    assert_eq!(first.source, PromptSource::TextPrefix);
+    assert!(stage.background.is_idle());
+    stage.set_accepts_new(true);
+    chat_of(&stage, &artefacts, &long_chat(601)).await;
+    while stage.conversations.conversations() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(stage.conversations.bytes() > 0);
+    stage.shrink();
+    assert_eq!(stage.conversations.conversations(), 1, "it is less than half");
 }

@@ -6,7 +6,10 @@ use minijinja::{
 };
 
 use super::{Newlines, TemplateWriter, WriteResult};
-use crate::template::operators::{ITEMS, NESTED, RESULT};
+use crate::template::{
+    operators::{ITEMS, NESTED, RESULT},
+    resume::PLACE,
+};
 
 impl TemplateWriter {
     /// Writes an expression, through a filter of this crate if one is given.
@@ -110,6 +113,11 @@ impl TemplateWriter {
         self.base(&item.expr, (!by_name).then_some(ITEMS))?;
         self.put("[");
         self.metered(&item.subscript_expr, constant.is_none().then_some(ITEMS))?;
+        if constant.is_none() && matches!(&item.expr, ast::Expr::Var(list) if list.id == "messages")
+        {
+            self.put("|");
+            self.put(PLACE);
+        }
         self.put("]");
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! **Invariant**: the new template renders the output of the old one, line by line, or fails.
 
 mod expression;
+mod main_loop;
 mod operation;
 mod statement;
 
@@ -35,7 +36,7 @@ pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, Str
         text: String::with_capacity(source.len() * 2),
         line: 1,
     };
-    writer.statements(&template.children)?;
+    writer.template(&template.children)?;
     Ok(writer.text)
 }
 

@@ -2,10 +2,38 @@
 
 use minijinja::machinery::ast;
 
-use super::{Newlines, TemplateWriter, WriteResult};
-use crate::template::operators::NESTED;
+use super::{Newlines, TemplateWriter, WriteResult, main_loop};
+use crate::template::{
+    operators::NESTED,
+    resume::{BEGIN, RUNS},
+};
 
 impl TemplateWriter {
+    /// Writes a template. Its loop over the messages may begin with a later one; see
+    /// [`crate::template::resume`].
+    pub(super) fn template(&mut self, statements: &[ast::Stmt<'_>]) -> WriteResult {
+        let Some(found) = main_loop::find(statements) else {
+            return self.statements(statements);
+        };
+        self.statements(&statements[..found.at])?;
+        if let ast::Stmt::ForLoop(each) = &statements[found.at] {
+            self.open("{%", each.span());
+            self.put("if [");
+            let variables: Vec<_> = found.variables.into_iter().collect();
+            self.put(&variables.join(", "));
+            self.put("]|");
+            self.put(BEGIN);
+            self.put(" %}{% endif %}");
+            self.loop_head(each)?;
+            self.put("{% if loop.index0|");
+            self.put(RUNS);
+            self.put(" %}");
+            self.statements(&each.body)?;
+            self.put("{% endif %}{% endfor %}");
+        }
+        self.statements(&statements[found.at + 1..])
+    }
+
     pub(super) fn statements(&mut self, statements: &[ast::Stmt<'_>]) -> WriteResult {
         statements
             .iter()
@@ -140,6 +168,17 @@ impl TemplateWriter {
     }
 
     fn for_loop(&mut self, each: &ast::Spanned<ast::ForLoop<'_>>) -> WriteResult {
+        self.loop_head(each)?;
+        self.statements(&each.body)?;
+        if !each.else_body.is_empty() {
+            self.put("{% else %}");
+            self.statements(&each.else_body)?;
+        }
+        self.put("{% endfor %}");
+        Ok(())
+    }
+
+    fn loop_head(&mut self, each: &ast::Spanned<ast::ForLoop<'_>>) -> WriteResult {
         self.open("{%", each.span());
         self.put("for ");
         self.target(&each.target)?;
@@ -154,12 +193,6 @@ impl TemplateWriter {
         } else {
             " %}"
         });
-        self.statements(&each.body)?;
-        if !each.else_body.is_empty() {
-            self.put("{% else %}");
-            self.statements(&each.else_body)?;
-        }
-        self.put("{% endfor %}");
         Ok(())
     }
 
