@@ -7,11 +7,12 @@
 
 pub(crate) mod compact;
 mod scan;
+mod special;
 mod text;
 mod walk;
 mod write;
 
-pub(crate) use scan::{object, whole};
+pub(crate) use scan::{object, utf8, whole};
 pub(crate) use text::{decode, write_string};
 pub(crate) use walk::{elements, members};
 pub(crate) use write::{ArrayWriter, ObjectWriter};
