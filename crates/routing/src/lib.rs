@@ -59,7 +59,7 @@ pub use decision::{
 pub use distribution::DistributionSnapshot;
 pub use job::{
     Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, PrefillPool,
-    ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
+    PromptKnowledge, ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
 pub use policy::{
