@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use self::body_fields::BodyFields;
 pub use self::error::ViewError;
 use crate::{
-    BodyCounts,
+    BodyCounts, ChatMessages,
     json::{self, RawJson},
 };
 
@@ -168,7 +168,7 @@ impl SessionFields<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PromptPart<'a> {
     /// A chat: the value of `messages`, of any form.
-    Messages(RawJson<'a>),
+    Messages(ChatMessages<'a>),
     /// One text.
     Text(Cow<'a, str>),
     /// One prompt of token ids.

@@ -3,7 +3,7 @@
 //! The input are the bytes of a model's own files ([`Artefacts`]), the result is a [`PromptModel`]:
 //! it renders chats as vLLM does and tokenises the result. It opens no file, calls no engine and
 //! reads no clock. If it cannot determine the engine's ids it returns an error, and the caller
-//! falls back to [`chat_identity`] or [`text_identity`].
+//! goes by the text.
 //!
 //! **Invariant**: no client input makes this crate panic, loop forever or grow without bound; every
 //! failure is a value.
@@ -12,7 +12,7 @@ mod artefacts;
 mod cancel;
 mod chat;
 mod error;
-mod identity;
+mod estimate;
 mod model;
 mod template;
 mod tokenizer;
@@ -21,6 +21,6 @@ pub use artefacts::{Artefacts, LoadError, TemplateSource};
 pub use cancel::{CancelFlag, CancelGuard};
 pub use chat::{ChatRequest, text_only};
 pub use error::PromptError;
-pub use identity::{chat_identity, estimate_tokens, text_identity};
+pub use estimate::estimate_tokens;
 pub use model::{PromptModel, RenderedChat};
 pub use tokenizer::sample_text;

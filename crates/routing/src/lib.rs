@@ -83,6 +83,6 @@ pub use sections::{
     PrefixRoutingSection, PromptCacheBackend, PromptCacheSection, RoutingSection, SemanticCluster,
     SemanticClusters, SessionMode, SessionSection, SharedPrefixRouting, WarmSection,
 };
-pub use session::{PromptGrowth, SessionKeys};
+pub use session::{GrowingChat, PromptGrowth, SessionKeys};
 #[cfg(feature = "lock-observer")]
 pub use state_lock::observed::{LockEvent, observe_lock};

@@ -45,9 +45,8 @@ const BUDGETS: u32 = 4;
 
 /// Factor by which a conversation may exceed the budget if its new part is within the budget.
 const MOSTLY_KNOWN: u32 = 32;
-/// Cost per byte of a prompt that is identified by its text: it is parsed from JSON and written
-/// again.
-const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(10);
+/// Cost per byte of a prompt that is identified by its text: it is copied and hashed.
+const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(1);
 /// Longest such conversation, in bytes: its known part is still rendered and looked up, at some 5
 /// ns a byte.
 const LONGEST_KNOWN: usize = 512 << 10;
@@ -164,7 +163,7 @@ impl TokenizationStage {
         };
         match found {
             Some(found) => found,
-            None => self.by_text(input).await,
+            None => Self::by_text(input).await,
         }
     }
 
@@ -243,12 +242,9 @@ impl TokenizationStage {
         })
     }
 
-    async fn by_text(&self, input: TokenizationInput<'_>) -> TokenizedPrompt {
-        let scheme = self.scheme;
+    async fn by_text(input: TokenizationInput<'_>) -> TokenizedPrompt {
         let cost = local::cost_of(prompt_bytes(input.view), TEXT_COST_PER_BYTE);
-        let found = input
-            .work(cost, move |view| identify_by_text(scheme, view))
-            .await;
+        let found = input.work(cost, identify_by_text).await;
         found.unwrap_or_else(|| {
             TokenizedPrompt::without_blocks(prompt::estimate_tokens(prompt_bytes(input.view)))
         })

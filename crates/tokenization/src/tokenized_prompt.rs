@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dialect::{PromptPart, RawJson, RequestView};
-use kv_blocks::{HashScheme, PromptBlocks};
+use dialect::{PromptPart, RequestView};
+use kv_blocks::PromptBlocks;
 use prompt::estimate_tokens;
 use routing::receipt::PromptSource;
 
@@ -25,22 +25,17 @@ pub struct TokenizedPrompt {
 }
 
 /// Identifies a prompt by its text.
-pub(crate) fn identify_by_text(scheme: HashScheme, view: &RequestView<'_>) -> TokenizedPrompt {
+pub(crate) fn identify_by_text(view: &RequestView<'_>) -> TokenizedPrompt {
     let identity = match &view.prompt {
-        PromptPart::Messages(messages) => {
-            prompt::chat_identity(messages.as_str(), view.rendering.tools.map(RawJson::as_str))
-        }
-        PromptPart::Text(text) => prompt::text_identity(text),
+        PromptPart::Messages(messages) => dialect::chat_identity(messages, view.rendering.tools),
+        PromptPart::Text(text) => text.as_bytes().to_vec(),
         // Several prompts have no common prefix; their length still counts as load.
         PromptPart::Batch { text_bytes, ids } => {
             return TokenizedPrompt::without_blocks(batch_tokens(*text_bytes, *ids));
         }
         PromptPart::TokenIds(_) | PromptPart::None => return TokenizedPrompt::without_blocks(0),
     };
-    TokenizedPrompt::of(
-        PromptSource::TextPrefix,
-        PromptBlocks::of_text(scheme, &identity),
-    )
+    TokenizedPrompt::of(PromptSource::TextPrefix, PromptBlocks::of_text(identity))
 }
 
 /// Returns about how many tokens several prompts have together.
@@ -115,11 +110,9 @@ mod tests {
 
     use super::*;
 
-    const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };
-
     fn by_text(dialect: Dialect, body: &str) -> TokenizedPrompt {
         let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
-        identify_by_text(SCHEME, &view)
+        identify_by_text(&view)
     }
 
     #[test]

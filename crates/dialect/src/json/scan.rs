@@ -43,6 +43,8 @@ pub(super) struct JsonScanner<'a> {
     pub(super) at: usize,
     /// Number of open containers around the value to read.
     pub(super) depth: u32,
+    /// Whether a string had an escape that clients may write in another way.
+    pub(super) odd_escapes: bool,
     nodes: u32,
 }
 
@@ -53,6 +55,7 @@ impl<'a> JsonScanner<'a> {
             bytes: text.as_bytes(),
             at: 0,
             depth: 0,
+            odd_escapes: false,
             nodes: 0,
         }
     }
@@ -87,6 +90,11 @@ impl<'a> JsonScanner<'a> {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
         }
+    }
+
+    /// Returns the value that was read from this offset on.
+    pub(super) fn read_since(&self, from: usize) -> RawJson<'a> {
+        RawJson(&self.text[from..self.at])
     }
 
     pub(super) fn end(&mut self) -> Result<(), JsonError> {
@@ -163,7 +171,7 @@ impl<'a> JsonScanner<'a> {
             // A value has ended here.
             self.close(outer, &mut kinds)?;
             if self.depth == outer {
-                return Ok(RawJson(&self.text[from..self.at]));
+                return Ok(self.read_since(from));
             }
         }
     }
@@ -196,7 +204,8 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    fn open(&mut self) -> Result<(), JsonError> {
+    /// Opens the container at this place.
+    pub(super) fn open(&mut self) -> Result<(), JsonError> {
         if self.depth >= MAX_DEPTH {
             return Err(JsonError {
                 at: self.at,
@@ -308,8 +317,13 @@ impl<'a> JsonScanner<'a> {
     fn escape(&mut self) -> Result<(), JsonError> {
         self.at += 1;
         match self.peek() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'"' | b'\\' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'/' | b'b' | b'f') => {
+                self.odd_escapes = true;
+                self.at += 1;
+            }
             Some(b'u') => {
+                self.odd_escapes = true;
                 self.at += 1;
                 for _ in 0..4 {
                     if !self.peek().is_some_and(|byte| byte.is_ascii_hexdigit()) {
