@@ -15,6 +15,7 @@ mod api_error;
 mod body_counts;
 mod cache_control;
 mod cacheable;
+mod chat_identity;
 mod chunk;
 mod error_code;
 mod hook;
@@ -31,6 +32,7 @@ mod splice;
 mod sse;
 mod texts;
 mod tokenize;
+mod turns;
 mod view;
 mod volatile_prefix;
 
@@ -43,6 +45,7 @@ pub use api_error::ApiError;
 pub use body_counts::BodyCounts;
 pub use cache_control::with_cache_control;
 pub use cacheable::{CacheableReply, NotCacheable, StreamObject, keep_whole, replay};
+pub use chat_identity::chat_identity;
 pub use chunk::{
     EndingTracker, InBandError, StreamChunk, Usage, finish_reason, in_band_error, is_done,
     usage_from_body, usage_from_chunk,
@@ -61,7 +64,8 @@ pub use splice::{Edit, splice};
 pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushOutcome, SseSplitter};
 pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
+pub use turns::{ChatMessages, Turn};
 pub use view::{
     Dialect, Fidelity, KvFields, PromptPart, Rendering, RequestView, SessionFields, ViewError, view,
 };
-pub use volatile_prefix::{steady_message, without_volatile_prefix};
+pub use volatile_prefix::{steady_turn, without_volatile_prefix};

@@ -24,7 +24,7 @@ impl<'a> Anchor<'a> {
     /// anchor of its chat ([`crate::messages_to_chat`]). `None` if it has no usable text.
     pub fn of(view: &RequestView<'a>) -> Option<Self> {
         match &view.prompt {
-            PromptPart::Messages(messages) => Self::of_messages(*messages),
+            PromptPart::Messages(messages) => Self::of_messages(messages.raw()),
             PromptPart::Text(text) => not_empty(text.clone()).map(Self::Message),
             PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => None,
         }

@@ -56,7 +56,7 @@ impl<'a> RepeatabilityView<'a> {
     /// assert_ne!(key(r#"{"model":"m","seed":1}"#), key(r#"{"model":"m","seed":2}"#));
     /// ```
     pub fn read(body: &'a [u8]) -> Option<Self> {
-        let text = std::str::from_utf8(body).ok()?;
+        let text = json::utf8(body).ok()?;
         let mut members = Vec::new();
         for member in json::members(text) {
             let (key, value) = member.ok()?;

@@ -72,7 +72,7 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
         _,
     ] = fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
     // `fields` has read it as text.
-    let text = std::str::from_utf8(body).unwrap_or_default();
+    let text = crate::json::utf8(body).unwrap_or_default();
     let previous = previous.and_then(RawJson::string);
     let mut out = String::with_capacity(text.len() + 128);
     let mut chat = ObjectWriter::open(&mut out);

@@ -42,8 +42,8 @@ struct Replacement<'a> {
 ///
 /// If the body is not one JSON object in UTF-8.
 pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
-    let text = std::str::from_utf8(body).map_err(|error| JsonError {
-        at: error.valid_up_to(),
+    let text = json::utf8(body).map_err(|at| JsonError {
+        at,
         what: "the text is not utf-8",
     })?;
     let offset = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;

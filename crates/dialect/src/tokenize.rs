@@ -117,7 +117,7 @@ fn prompt_of<'a>(
         ));
     }
     Ok(match (chat, text, messages, prompt) {
-        (Some(messages), ..) => PromptPart::Messages(messages),
+        (Some(messages), ..) => PromptPart::Messages(messages.into()),
         (None, Some(text), ..) => PromptPart::Text(text),
         (None, None, Some(_), _) => return Err(bad("messages", "a list of at least one message")),
         (None, None, None, Some(_)) => {
@@ -168,9 +168,7 @@ pub(crate) fn fields<'a, const N: usize>(
     body: &'a [u8],
     keys: [&'static str; N],
 ) -> Result<[Option<RawJson<'a>>; N], ViewError> {
-    let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 {
-        at: error.valid_up_to(),
-    })?;
+    let text = json::utf8(body).map_err(|at| ViewError::Utf8 { at })?;
     if !text
         .trim_start_matches([' ', '\n', '\r', '\t'])
         .starts_with('{')

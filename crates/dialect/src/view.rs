@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use self::body_fields::BodyFields;
 pub use self::error::ViewError;
 use crate::{
-    BodyCounts,
+    BodyCounts, ChatMessages,
     json::{self, RawJson},
 };
 
@@ -168,7 +168,7 @@ impl SessionFields<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PromptPart<'a> {
     /// A chat: the value of `messages`, of any form.
-    Messages(RawJson<'a>),
+    Messages(ChatMessages<'a>),
     /// One text.
     Text(Cow<'a, str>),
     /// One prompt of token ids.
@@ -197,9 +197,7 @@ pub enum PromptPart<'a> {
 /// assert!(view.stream);
 /// ```
 pub fn view(dialect: Dialect, body: &[u8]) -> Result<RequestView<'_>, ViewError> {
-    let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 {
-        at: error.valid_up_to(),
-    })?;
+    let text = json::utf8(body).map_err(|at| ViewError::Utf8 { at })?;
     let opening = text.trim_start_matches([' ', '\n', '\r', '\t']);
     if !opening.starts_with('{') {
         json::whole(text)?;

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use crate::{Dialect, Edit, RawJson, json, json::write_string, splice};
+use crate::{Dialect, Edit, RawJson, Turn, json, json::write_string, splice};
 
 const NAME: &str = "x-anthropic-billing-header:";
 
@@ -57,21 +57,26 @@ pub(crate) fn steady_text(text: Cow<'_, str>) -> Cow<'_, str> {
 
 /// Returns a chat message in the form that identifies its conversation: without the parts that
 /// change from request to request without new content.
-pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
+pub fn steady_turn<'a>(turn: &Turn<'a>) -> Cow<'a, str> {
     const MARKER: &str = "cache_control";
-    let text = message.as_str();
-    if text.contains(NAME)
-        && let Some(text) = message
-            .member("content")
-            .and_then(crate::prefix_key::content_text)
+    let text = turn.raw.as_str();
+    let Some(content) = turn.content else {
+        return Cow::Borrowed(text);
+    };
+    let blocks = content.elements();
+    // A plain text is searched at its beginning only: most messages are long texts without such a
+    // line.
+    let may_begin_with_it = match &blocks {
+        Some(_) => content.as_str().contains(NAME),
+        None => volatile_prefix(content.as_str().get(1..).unwrap_or_default()) > 0,
+    };
+    if may_begin_with_it
+        && let Some(text) = crate::prefix_key::content_text(content)
         && volatile_prefix(&text) > 0
     {
         return Cow::Owned(steady_text(text).into_owned());
     }
-    let blocks = message
-        .member("content")
-        .filter(|content| text.contains(MARKER) && content.elements().is_some());
-    let Some(blocks) = blocks else {
+    let Some(blocks) = blocks.filter(|_| text.contains(MARKER)) else {
         return Cow::Borrowed(text);
     };
     let without = |block: RawJson<'_>| {
@@ -80,12 +85,7 @@ pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
             .and_then(|cut| String::from_utf8(cut).ok());
         cut.unwrap_or_else(|| block.as_str().to_owned())
     };
-    let list: Vec<String> = blocks
-        .elements()
-        .into_iter()
-        .flatten()
-        .map(without)
-        .collect();
+    let list: Vec<String> = blocks.map(without).collect();
     let list = format!("[{}]", list.join(","));
     let spliced = splice(
         text.as_bytes(),
@@ -99,9 +99,7 @@ pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
 
 /// Returns the body without such a line before its system prompt; `None` if there is none.
 pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>> {
-    let text = std::str::from_utf8(body)
-        .ok()
-        .filter(|text| text.contains(NAME))?;
+    let text = json::utf8(body).ok().filter(|text| text.contains(NAME))?;
     let request = json::whole(text).ok()?;
     match dialect {
         Dialect::Messages => {
@@ -196,7 +194,13 @@ mod tests {
 
     #[test]
     fn a_message_is_compared_without_cache_markers_and_the_volatile_line() {
-        let raw = |text: &'static str| steady_message(json::whole(text).expect("json"));
+        let raw = |text: &str| {
+            let mut steady = None;
+            json::walk_turns(&format!("[{text}]"), |turn| {
+                steady = Some(steady_turn(turn).into_owned());
+            });
+            steady.expect("one message")
+        };
         assert_eq!(
             raw(
                 r#"{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}"#

@@ -310,7 +310,7 @@ impl Metrics {
         }
         let Some(usage) = summary.usage else { return };
         let (predicted, prompt) = (selection.predicted_cached_tokens, usage.prompt_tokens);
-        if prompt > 0 {
+        if prompt > 0 && selection.looked_up {
             let share = (f64::from(predicted) / f64::from(prompt)).min(1.0);
             self.decisions.overlap.observe(share);
         }
@@ -320,7 +320,8 @@ impl Metrics {
             .inc_by(u64::from(prompt));
         // Counted only where both are known, so that the two totals are comparable.
         let compared_tokens = summary.compared_tokens.flatten();
-        if let Some(actual) = compared_tokens.or(usage.cached_tokens) {
+        let reported = usage.cached_tokens.filter(|_| selection.looked_up);
+        if let Some(actual) = compared_tokens.or(reported) {
             let workers = &self.workers;
             workers.record_cached_tokens(&worker, predicted, actual);
         }

@@ -118,25 +118,55 @@ fn fnv_step(previous: u64, tokens: &[u32]) -> u64 {
 /// One prompt, cut into blocks on demand: a chain is hashed at the first request for its block
 /// size.
 ///
-/// Where the exact tokens are unknown, `tokens` are the prompt's bytes, packed four to a token, and
-/// `identity` records that. The two kinds are in different namespaces and never match each other.
+/// Where the exact tokens are unknown, four bytes of the prompt's text stand for a token. The two
+/// kinds are in different namespaces and never match each other.
 #[derive(Debug)]
 pub struct PromptBlocks {
-    scheme: HashScheme,
-    identity: PromptIdentity,
-    tokens: Arc<[u32]>,
+    content: PromptContent,
     chains: Mutex<Vec<(BlockSize, Arc<[SequenceHash]>)>>,
     /// What is known of the chains before they are computed.
     heads: Mutex<Vec<ChainHead>>,
+}
+
+/// The content of a prompt that its blocks are cut from.
+#[derive(Debug)]
+enum PromptContent {
+    Tokens(HashScheme, Arc<[u32]>),
+    Text(Vec<u8>),
+}
+
+/// Bytes of text that stand for one token.
+const TEXT_TOKEN: usize = 4;
+
+impl PromptContent {
+    fn chain(&self, size: BlockSize) -> Vec<SequenceHash> {
+        match self {
+            Self::Tokens(scheme, tokens) => scheme.chain(None, tokens, size),
+            Self::Text(text) => text_chain(text, size),
+        }
+    }
+}
+
+/// Returns the sequence hashes of the whole blocks of a text. Each is the hash of the block's bytes
+/// with the previous one as seed: these hashes are compared with each other only, so the text is
+/// hashed where it lies.
+fn text_chain(text: &[u8], size: BlockSize) -> Vec<SequenceHash> {
+    let whole = text.len().div_ceil(TEXT_TOKEN) / size.len();
+    let mut last = 0;
+    text.chunks(TEXT_TOKEN * size.len())
+        .take(whole)
+        .map(|block| {
+            last = xxh3_64_with_seed(block, last);
+            SequenceHash(last)
+        })
+        .collect()
 }
 
 impl PromptBlocks {
     /// Creates a prompt from its exact `tokens`.
     pub fn of_tokens(scheme: HashScheme, tokens: Arc<[u32]>) -> Self {
         Self {
-            scheme,
-            identity: PromptIdentity::Tokens,
-            tokens,
+            content: PromptContent::Tokens(scheme, tokens),
             chains: Mutex::default(),
             heads: Mutex::default(),
         }
@@ -145,27 +175,21 @@ impl PromptBlocks {
     /// Creates a prompt from its exact `tokens`, of which the first `shared` are those of
     /// `earlier`: its chains extend the ones that were computed there.
     pub fn of_continued_tokens(earlier: &Self, shared: usize, tokens: Arc<[u32]>) -> Self {
-        debug_assert_eq!(earlier.tokens[..shared], tokens[..shared]);
+        let PromptContent::Tokens(scheme, known) = &earlier.content else {
+            // A text has no tokens that another prompt could share.
+            return Self::of_tokens(HashScheme::default(), tokens);
+        };
+        debug_assert_eq!(known[..shared], tokens[..shared]);
         Self {
             heads: Mutex::new(earlier.heads(shared)),
-            ..Self::of_tokens(earlier.scheme, tokens)
+            ..Self::of_tokens(*scheme, tokens)
         }
     }
 
-    /// Creates a prompt that is known as text only: four bytes stand for one token.
-    pub fn of_text(scheme: HashScheme, text: &[u8]) -> Self {
-        let tokens = text
-            .chunks(4)
-            .map(|four| {
-                let mut word = [0u8; 4];
-                word[..four.len()].copy_from_slice(four);
-                u32::from_le_bytes(word)
-            })
-            .collect();
+    /// Creates a prompt that is known as text only.
+    pub fn of_text(text: Vec<u8>) -> Self {
         Self {
-            scheme,
-            identity: PromptIdentity::TextPrefix,
-            tokens,
+            content: PromptContent::Text(text),
             chains: Mutex::default(),
             heads: Mutex::default(),
         }
@@ -175,9 +199,7 @@ impl PromptBlocks {
     /// known, as in traces. It has no tokens, and no blocks of any other size.
     pub fn of_chain(scheme: HashScheme, size: BlockSize, chain: Arc<[SequenceHash]>) -> Self {
         Self {
-            scheme,
-            identity: PromptIdentity::Tokens,
-            tokens: Arc::default(),
+            content: PromptContent::Tokens(scheme, Arc::default()),
             chains: Mutex::new(vec![(size, chain)]),
             heads: Mutex::default(),
         }
@@ -185,18 +207,28 @@ impl PromptBlocks {
 
     /// Returns whether the tokens are exact or stand for text.
     pub fn identity(&self) -> PromptIdentity {
-        self.identity
+        match self.content {
+            PromptContent::Tokens(..) => PromptIdentity::Tokens,
+            PromptContent::Text(_) => PromptIdentity::TextPrefix,
+        }
     }
 
-    /// Returns the tokens (exact, or four bytes of text each).
-    pub fn tokens(&self) -> &Arc<[u32]> {
-        &self.tokens
+    /// Returns the exact tokens; `None`: only the text is known.
+    pub fn tokens(&self) -> Option<&Arc<[u32]>> {
+        match &self.content {
+            PromptContent::Tokens(_, tokens) => Some(tokens),
+            PromptContent::Text(_) => None,
+        }
     }
 
     /// Returns the number of tokens; an estimate when [`PromptBlocks::identity`] is
     /// [`PromptIdentity::TextPrefix`].
     pub fn token_count(&self) -> u32 {
-        u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
+        let tokens = match &self.content {
+            PromptContent::Tokens(_, tokens) => tokens.len(),
+            PromptContent::Text(text) => text.len().div_ceil(TEXT_TOKEN),
+        };
+        u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
     /// Returns the sequence hashes of the whole blocks of `size` tokens, computed once per size.
@@ -205,10 +237,13 @@ impl PromptBlocks {
         if let Some((_, chain)) = chains.iter().find(|(known, _)| *known == size) {
             return Arc::clone(chain);
         }
-        let chain = match chain_head::take(&self.heads, size) {
-            Some(head) => head.extended(self.scheme, &self.tokens),
-            None => self.scheme.chain(None, &self.tokens, size).into(),
-        };
+        let chain: Arc<[SequenceHash]> =
+            match (chain_head::take(&self.heads, size), &self.content) {
+                (Some(head), PromptContent::Tokens(scheme, tokens)) => {
+                    head.extended(*scheme, tokens)
+                }
+                _ => self.content.chain(size).into(),
+            };
         chains.push((size, Arc::clone(&chain)));
         chain
     }
@@ -381,10 +416,36 @@ mod tests {
 
     #[test]
     fn text_and_tokens_have_different_hashes() {
-        let text = PromptBlocks::of_text(HashScheme::default(), b"abcdefgh!");
+        let text = PromptBlocks::of_text(b"abcdefgh!".to_vec());
         assert_eq!(text.identity(), PromptIdentity::TextPrefix);
+        assert_eq!(text.tokens(), None);
         assert_eq!(text.token_count(), 3);
         assert_eq!(text.chain(BlockSize::new(1).unwrap()).len(), 3);
         assert_eq!(text.chain(BlockSize::new(2).unwrap()).len(), 1);
+    }
+
+    #[test]
+    fn a_longer_text_begins_with_the_blocks_of_a_shorter_one_up_to_the_first_difference() {
+        let text: Vec<u8> = (0u8..=255).cycle().take(4000).collect();
+        let chain = |text: &[u8], size: u64| {
+            PromptBlocks::of_text(text.to_vec()).chain(BlockSize::new(size).unwrap())
+        };
+        for size in [1, 16, 64, 128] {
+            let bytes = 4 * usize::try_from(size).unwrap();
+            let whole = chain(&text, size);
+            assert_eq!(whole.len(), 1000 / (bytes / 4));
+            for shared in [0, bytes - 1, bytes, 5 * bytes, 5 * bytes + 1] {
+                let mut other = text.clone();
+                other[shared] ^= 1;
+                let common = whole
+                    .iter()
+                    .zip(&*chain(&other, size))
+                    .take_while(|(one, other)| one == other)
+                    .count();
+                assert_eq!(common, shared / bytes, "{size}, {shared}");
+                let start = chain(&text[..shared / 4 * 4], size);
+                assert_eq!(*start, whole[..shared / bytes]);
+            }
+        }
     }
 }

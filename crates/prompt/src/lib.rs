@@ -3,7 +3,7 @@
 //! The input are the bytes of a model's own files ([`Artefacts`]), the result is a [`PromptModel`]:
 //! it renders chats as vLLM does and tokenises the result. It opens no file, calls no engine and
 //! reads no clock. If it cannot determine the engine's ids it returns an error, and the caller
-//! falls back to [`chat_identity`] or [`text_identity`].
+//! goes by the text.
 //!
 //! **Invariant**: no client input makes this crate panic, loop forever or grow without bound; every
 //! failure is a value.
@@ -13,7 +13,7 @@ mod cancel;
 mod chat;
 mod conversation;
 mod error;
-mod identity;
+mod estimate;
 mod model;
 mod shared_text;
 mod template;
@@ -24,6 +24,6 @@ pub use cancel::{CancelFlag, CancelGuard};
 pub use chat::{ChatRequest, text_only};
 pub use conversation::{ConversationMemory, ConversationTurn, RenderedTurn, TokenizedTurn};
 pub use error::PromptError;
-pub use identity::{chat_identity, estimate_tokens, text_identity};
+pub use estimate::estimate_tokens;
 pub use model::{PromptModel, RenderedChat};
 pub use tokenizer::sample_text;

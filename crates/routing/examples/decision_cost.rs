@@ -184,6 +184,7 @@ impl DecisionBench {
             prompt: JobPrompt {
                 blocks: Some(prompt),
                 tokens: BLOCKS * BLOCK_TOKENS,
+                ..JobPrompt::default()
             },
             reply: ExpectedReply {
                 max_tokens: Some(200),

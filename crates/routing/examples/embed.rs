@@ -190,6 +190,7 @@ impl EmbedFleet {
             prompt: JobPrompt {
                 blocks: Some(&prompt),
                 tokens,
+                ..JobPrompt::default()
             },
             reply: ExpectedReply {
                 max_tokens: Some(100),

@@ -290,6 +290,7 @@ impl QueueBench {
             prompt: JobPrompt {
                 blocks: Some(prompt),
                 tokens: BLOCKS * 16,
+                ..JobPrompt::default()
             },
             reply: ExpectedReply {
                 max_tokens: Some(200),

@@ -100,6 +100,18 @@ pub struct JobPrompt<'a> {
     pub blocks: Option<&'a Arc<PromptBlocks>>,
     /// Its length in tokens; an estimate when the blocks are over text.
     pub tokens: u32,
+    /// What is known of it.
+    pub knowledge: PromptKnowledge,
+}
+
+/// What is known of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptKnowledge {
+    /// Its blocks, and so the part that a target holds.
+    #[default]
+    Blocks,
+    /// About its length: the speed of a worker is not learned from it.
+    Length,
 }
 
 /// What a request shares with others that should go to the same target.

@@ -34,7 +34,7 @@ use self::{
     active::{ActiveBlocks, NodeId},
     usage::UsageReading,
 };
-use crate::{ReplyMode, ReservationId};
+use crate::{PromptKnowledge, ReplyMode, ReservationId};
 
 /// A first token is a sample of its worker's speed if at most this share of its time went to
 /// concurrent sequences.
@@ -175,8 +175,9 @@ impl Ledger {
             ms: (ms - load.interleave_ms).max(0.0),
         };
         // Where most of the time went to other sequences, the remainder measures an estimate, not
-        // the worker.
-        let is_representative = load.interleave_ms <= INTERLEAVED_MOST * ms;
+        // the worker; where the cached part is unknown, no speed follows from the time.
+        let is_representative =
+            load.interleave_ms <= INTERLEAVED_MOST * ms && load.prompt == PromptKnowledge::Blocks;
         (load.answer == ReplyMode::Streamed).then(|| FirstToken {
             worker: load.target.worker,
             ms,

@@ -59,7 +59,7 @@ pub use decision::{
 pub use distribution::DistributionSnapshot;
 pub use job::{
     Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, PrefillPool,
-    ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
+    PromptKnowledge, ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
 pub use policy::{
@@ -83,6 +83,6 @@ pub use sections::{
     PrefixRoutingSection, PromptCacheBackend, PromptCacheSection, RoutingSection, SemanticCluster,
     SemanticClusters, SessionMode, SessionSection, SharedPrefixRouting, WarmSection,
 };
-pub use session::{PromptGrowth, SessionKeys};
+pub use session::{GrowingChat, PromptGrowth, SessionKeys};
 #[cfg(feature = "lock-observer")]
 pub use state_lock::observed::{LockEvent, observe_lock};

@@ -97,6 +97,14 @@ impl Router {
         mode.effective_under(policy)
     }
 
+    /// Returns whether a decision under this policy may depend on the blocks or the tokens of the
+    /// prompt. Under the others nobody needs to compute them.
+    pub fn reads_prompt(&self, policy: Policy) -> bool {
+        let settings = self.settings.load();
+        let fallback = settings.fallback_of(policy);
+        policy.reads_prompt() || fallback.is_some_and(Policy::reads_prompt)
+    }
+
     /// Returns whether requests under this policy count as routed by the beginning of their prompt.
     pub fn routes_by_prefix(&self, policy: Policy) -> bool {
         self.settings.load().routes_by_prefix(policy)

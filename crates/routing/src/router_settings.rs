@@ -57,6 +57,18 @@ impl RoutingSettings {
         job.targets.policy.unwrap_or(self.policy)
     }
 
+    /// Returns the policy that decides for a request of `policy` whose own rule cannot; `None`: its
+    /// rule always can.
+    pub(crate) fn fallback_of(&self, policy: Policy) -> Option<Policy> {
+        match policy {
+            Policy::LmcacheAware => Some(self.lmcache.fallback()),
+            Policy::PrefixHash | Policy::Composite | Policy::Continuum => {
+                Some(self.section.fallback)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns whether requests under this policy are placed by the ring, or counted as those that
     /// it could not place.
     pub fn routes_by_prefix(&self, policy: Policy) -> bool {

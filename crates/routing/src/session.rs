@@ -14,7 +14,7 @@ use std::{collections::HashMap, mem, time::Duration};
 use kv_blocks::{Moment, Target, WorkerId};
 
 use self::growth::PromptTail;
-pub use self::growth::{PromptGrowth, SessionKeys};
+pub use self::growth::{GrowingChat, PromptGrowth, SessionKeys};
 use crate::{Job, Policy, SessionMode, SessionNote, SessionState, choice::Choice};
 
 impl SessionMode {

@@ -272,6 +272,7 @@ fn load(job: &Job<'_>, winner: &PolicyCandidate<'_>, blocks: SequenceBlocks) -> 
         interleave_ms: state.interleave_ms(surveyed.uncached_tokens),
         blocks,
         answer: job.reply.mode,
+        prompt: job.prompt.knowledge,
     }
 }
 
@@ -316,12 +317,7 @@ impl StateQuery {
 
 /// Returns whether `warm` may decide.
 fn by_warm(policy: Policy, settings: &RoutingSettings) -> bool {
-    let fallback = match policy {
-        Policy::LmcacheAware => settings.lmcache.fallback(),
-        Policy::PrefixHash | Policy::Composite | Policy::Continuum => settings.section.fallback,
-        _ => policy,
-    };
-    fallback == Policy::Warm
+    settings.fallback_of(policy).unwrap_or(policy) == Policy::Warm
 }
 
 /// Returns a weight within its range; 1 if it is not a number.

@@ -213,7 +213,7 @@ mod tests {
         let view = view(Dialect::Chat, body.as_bytes()).expect("the body is a chat");
         tokenizer
             .tokenize(&view)
-            .map(|found| (found.blocks.tokens().len(), found.new_tokens as usize))
+            .map(|found| (found.blocks.token_count() as usize, found.new_tokens as usize))
     }
 
     #[test]

@@ -49,9 +49,9 @@ pub struct TokenizationStage {
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 const BUDGETS: u32 = 4;
 
-/// Cost per byte of a prompt that is identified by its text: it is parsed from JSON and written
-/// again.
-const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(10);
+/// Cost per byte of a prompt that is identified by its text: it is copied and hashed.
+const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(1);
+
 impl TokenizationStage {
     /// Returns the stage, and registers its counters.
     pub fn new(
@@ -171,7 +171,7 @@ impl TokenizationStage {
         };
         match found {
             Some(found) => found,
-            None => self.by_text(input).await,
+            None => Self::by_text(input).await,
         }
     }
 
@@ -263,12 +263,9 @@ impl TokenizationStage {
         })
     }
 
-    async fn by_text(&self, input: TokenizationInput<'_>) -> TokenizedPrompt {
-        let scheme = self.scheme;
+    async fn by_text(input: TokenizationInput<'_>) -> TokenizedPrompt {
         let cost = local::cost_of(prompt_bytes(input.view), TEXT_COST_PER_BYTE);
-        let found = input
-            .work(cost, move |view| identify_by_text(scheme, view))
-            .await;
+        let found = input.work(cost, identify_by_text).await;
         found.unwrap_or_else(|| {
             TokenizedPrompt::without_blocks(prompt::estimate_tokens(prompt_bytes(input.view)))
         })

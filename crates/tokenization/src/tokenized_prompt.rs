@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dialect::{PromptPart, RawJson, RequestView};
-use kv_blocks::{HashScheme, PromptBlocks};
+use dialect::{PromptPart, RequestView};
+use kv_blocks::PromptBlocks;
 use prompt::estimate_tokens;
 use routing::receipt::PromptSource;
 
@@ -25,25 +25,22 @@ pub struct TokenizedPrompt {
 }
 
 /// Identifies a prompt by its text.
-pub(crate) fn identify_by_text(scheme: HashScheme, view: &RequestView<'_>) -> TokenizedPrompt {
+pub(crate) fn identify_by_text(view: &RequestView<'_>) -> TokenizedPrompt {
     let identity = match &view.prompt {
-        PromptPart::Messages(messages) => {
-            prompt::chat_identity(messages.as_str(), view.rendering.tools.map(RawJson::as_str))
-        }
-        PromptPart::Text(text) => prompt::text_identity(text),
+        PromptPart::Messages(messages) => dialect::chat_identity(messages, view.rendering.tools),
+        PromptPart::Text(text) => text.as_bytes().to_vec(),
         // Several prompts have no common prefix; their length still counts as load.
         PromptPart::Batch { text_bytes, ids } => {
-            let ids = u32::try_from(*ids).unwrap_or(u32::MAX);
-            return TokenizedPrompt::without_blocks(
-                estimate_tokens(*text_bytes).saturating_add(ids),
-            );
+            return TokenizedPrompt::without_blocks(batch_tokens(*text_bytes, *ids));
         }
         PromptPart::TokenIds(_) | PromptPart::None => return TokenizedPrompt::without_blocks(0),
     };
-    TokenizedPrompt::of(
-        PromptSource::TextPrefix,
-        PromptBlocks::of_text(scheme, &identity),
-    )
+    TokenizedPrompt::of(PromptSource::TextPrefix, PromptBlocks::of_text(identity))
+}
+
+/// Returns about how many tokens several prompts have together.
+fn batch_tokens(text_bytes: usize, ids: usize) -> u32 {
+    estimate_tokens(text_bytes).saturating_add(u32::try_from(ids).unwrap_or(u32::MAX))
 }
 
 impl TokenizedPrompt {
@@ -58,6 +55,17 @@ impl TokenizedPrompt {
             render_us: 0.0,
             tokenize_us: 0.0,
         }
+    }
+
+    /// A prompt of which only the length is needed, computed or estimated from the request.
+    pub fn of_length(view: &RequestView<'_>) -> Self {
+        let tokens = match &view.prompt {
+            PromptPart::TokenIds(ids) => u32::try_from(ids.len()).unwrap_or(u32::MAX),
+            PromptPart::Batch { text_bytes, ids } => batch_tokens(*text_bytes, *ids),
+            _ => estimate_tokens(prompt_bytes(view)),
+        };
+        let further = estimate_tokens(view.counts.further_bytes);
+        Self::without_blocks(tokens).with_further(further)
     }
 
     /// A prompt of about this many tokens without any known block.
@@ -103,11 +111,9 @@ mod tests {
 
     use super::*;
 
-    const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };
-
     fn by_text(dialect: Dialect, body: &str) -> TokenizedPrompt {
         let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
-        identify_by_text(SCHEME, &view)
+        identify_by_text(&view)
     }
 
     #[test]
@@ -141,6 +147,41 @@ mod tests {
         let body = format!(r#"{{"model":"m","prompt":["{long}","{long}"]}}"#);
         let texts = by_text(Dialect::Completions, &body);
         assert!(texts.blocks.is_none() && texts.tokens >= estimate_tokens(8000));
+    }
+
+    #[test]
+    fn a_prompt_known_by_its_length_has_no_blocks_whatever_its_form() {
+        let length = |dialect, body: &str| {
+            let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
+            let prompt = TokenizedPrompt::of_length(&view);
+            assert!(prompt.blocks.is_none() && prompt.source == PromptSource::None);
+            assert_eq!(prompt.new_tokens, prompt.tokens);
+            prompt.tokens
+        };
+        let text = "a".repeat(4000);
+        for (dialect, fields, tokens) in [
+            (Dialect::Completions, format!(r#""prompt":"{text}""#), 1000),
+            (Dialect::Completions, r#""prompt":[7,8,9]"#.to_owned(), 3),
+            (
+                Dialect::Completions,
+                r#""prompt":[[1,2,3],[4,5]]"#.to_owned(),
+                5,
+            ),
+            (
+                Dialect::Chat,
+                format!(r#""messages":[{{"role":"user","content":"{text}"}}]"#),
+                1009,
+            ),
+            (
+                Dialect::ChatBatch,
+                r#""messages":[[{"a":1}],[{"a":1}]]"#.to_owned(),
+                6,
+            ),
+            (Dialect::Chat, r#""messages":null"#.to_owned(), 0),
+        ] {
+            let body = format!(r#"{{"model":"m",{fields}}}"#);
+            assert_eq!(length(dialect, &body), tokens, "{body:.60}");
+        }
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         ..,
     ] = fields(body, KEYS)?.map(there);
     // `fields` has read it as text.
-    let text = std::str::from_utf8(body).unwrap_or_default();
+    let text = crate::json::utf8(body).unwrap_or_default();
     // Not a member of a messages request, which has one reply; a chat would compute several, of
     // which all but one were lost.
     let several = n.is_some_and(|n| n.integer() != Some(1));

@@ -1,6 +1,6 @@
 //! Removes the insignificant space from JSON.
 
-use super::scan::plain_bytes;
+use super::special::plain_bytes;
 
 /// Appends `text` without insignificant space. It checks nothing: text that is not JSON loses space
 /// too.

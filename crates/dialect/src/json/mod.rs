@@ -7,13 +7,16 @@
 
 pub(crate) mod compact;
 mod scan;
+mod special;
 mod text;
+mod turns;
 mod walk;
 mod write;
 
-pub(crate) use scan::{object, whole};
+pub(crate) use scan::{object, utf8, whole};
 pub(crate) use text::{decode, write_string};
-pub(crate) use walk::{elements, members};
+pub(crate) use turns::walk_turns;
+pub(crate) use walk::{body_members, elements, members};
 pub(crate) use write::{ArrayWriter, ObjectWriter};
 
 use std::borrow::Cow;
@@ -75,7 +78,7 @@ impl<'a> RawJson<'a> {
     }
 
     /// Returns the elements of an array.
-    pub fn elements(self) -> Option<impl Iterator<Item = RawJson<'a>>> {
+    pub fn elements(self) -> Option<impl Iterator<Item = RawJson<'a>> + use<'a>> {
         self.0
             .starts_with('[')
             .then(|| elements(self.0).filter_map(Result::ok))

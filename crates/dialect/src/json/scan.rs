@@ -2,7 +2,23 @@
 //!
 //! Each step works on bytes by hand because this runs for every request and every stream event.
 
-use super::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
+use super::{
+    JsonError, MAX_DEPTH, MAX_NODES, RawJson,
+    special::{BLOCK, plain_bytes, special_bytes},
+};
+
+/// The error of a control character in a string.
+const CONTROL: &str = "a control character in a string";
+
+/// Returns the bytes as text, or the offset of the first bad byte.
+pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, usize> {
+    // The fast check does not say where it fails.
+    simdutf8::basic::from_utf8(bytes).map_err(|_| {
+        std::str::from_utf8(bytes)
+            .err()
+            .map_or(0, |error| error.valid_up_to())
+    })
+}
 
 /// Checks that `text` is one value with only space around it.
 pub(crate) fn whole(text: &str) -> Result<RawJson<'_>, JsonError> {
@@ -15,8 +31,7 @@ pub(crate) fn whole(text: &str) -> Result<RawJson<'_>, JsonError> {
 
 /// Returns the object in `text`, which may have only space around it.
 pub(crate) fn object(text: &[u8]) -> Option<RawJson<'_>> {
-    let text = std::str::from_utf8(text).ok()?;
-    whole(text)
+    whole(utf8(text).ok()?)
         .ok()
         .filter(|whole| whole.as_str().starts_with('{'))
 }
@@ -28,6 +43,8 @@ pub(super) struct JsonScanner<'a> {
     pub(super) at: usize,
     /// Number of open containers around the value to read.
     pub(super) depth: u32,
+    /// Whether a string had an escape that clients may write in another way.
+    pub(super) odd_escapes: bool,
     nodes: u32,
 }
 
@@ -38,6 +55,7 @@ impl<'a> JsonScanner<'a> {
             bytes: text.as_bytes(),
             at: 0,
             depth: 0,
+            odd_escapes: false,
             nodes: 0,
         }
     }
@@ -72,6 +90,11 @@ impl<'a> JsonScanner<'a> {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
         }
+    }
+
+    /// Returns the value that was read from this offset on.
+    pub(super) fn read_since(&self, from: usize) -> RawJson<'a> {
+        RawJson(&self.text[from..self.at])
     }
 
     pub(super) fn end(&mut self) -> Result<(), JsonError> {
@@ -148,7 +171,7 @@ impl<'a> JsonScanner<'a> {
             // A value has ended here.
             self.close(outer, &mut kinds)?;
             if self.depth == outer {
-                return Ok(RawJson(&self.text[from..self.at]));
+                return Ok(self.read_since(from));
             }
         }
     }
@@ -181,7 +204,8 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    fn open(&mut self) -> Result<(), JsonError> {
+    /// Opens the container at this place.
+    pub(super) fn open(&mut self) -> Result<(), JsonError> {
         if self.depth >= MAX_DEPTH {
             return Err(JsonError {
                 at: self.at,
@@ -241,6 +265,11 @@ impl<'a> JsonScanner<'a> {
     /// Reads a string, starting at its opening quote.
     fn string(&mut self) -> Result<(), JsonError> {
         self.at += 1;
+        while let Some(block) = self.bytes[self.at..].first_chunk::<BLOCK>() {
+            if self.string_block(block)? {
+                return Ok(());
+            }
+        }
         loop {
             self.at += plain_bytes(&self.bytes[self.at..]);
             match self.peek() {
@@ -249,16 +278,52 @@ impl<'a> JsonScanner<'a> {
                     return Ok(());
                 }
                 Some(b'\\') => self.escape()?,
-                _ => return Err(self.wrong("a control character in a string")),
+                _ => return Err(self.wrong(CONTROL)),
             }
         }
+    }
+
+    /// Reads the part of a string in the next `block`, and an escape that begins there. Returns
+    /// whether the string ends.
+    ///
+    /// One look at a block finds all its special bytes: text with many escapes is not searched
+    /// again behind each of them.
+    #[inline]
+    fn string_block(&mut self, block: &[u8; BLOCK]) -> Result<bool, JsonError> {
+        let from = self.at;
+        let mut special = special_bytes(block);
+        while special != 0 {
+            let offset = special.trailing_zeros() as usize;
+            self.at = from + offset;
+            match block[offset] {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(true);
+                }
+                b'\\' => self.escape()?,
+                _ => return Err(self.wrong(CONTROL)),
+            }
+            // The escape may end in a later block.
+            let read = self.at - from;
+            if read >= BLOCK {
+                return Ok(false);
+            }
+            special &= u64::MAX << read;
+        }
+        self.at = from + BLOCK;
+        Ok(false)
     }
 
     fn escape(&mut self) -> Result<(), JsonError> {
         self.at += 1;
         match self.peek() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'"' | b'\\' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'/' | b'b' | b'f') => {
+                self.odd_escapes = true;
+                self.at += 1;
+            }
             Some(b'u') => {
+                self.odd_escapes = true;
                 self.at += 1;
                 for _ in 0..4 {
                     if !self.peek().is_some_and(|byte| byte.is_ascii_hexdigit()) {
@@ -273,28 +338,79 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Returns the number of leading bytes that are neither a quote, nor a backslash, nor a control
-/// character. Prompts are nearly all such bytes, so the loop checks eight at a time.
-pub(super) fn plain_bytes(bytes: &[u8]) -> usize {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    let zeros = |word: u64| word.wrapping_sub(LOW) & !word & HIGH;
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut plain = 0;
-    for word in words {
-        let word = u64::from_le_bytes(*word);
-        let special = zeros(word ^ (LOW * u64::from(b'"')))
-            | zeros(word ^ (LOW * u64::from(b'\\')))
-            | (word.wrapping_sub(LOW * 0x20) & !word & HIGH);
-        if special != 0 {
-            // Borrows propagate upwards only: the lowest mark is always a true one.
-            return plain + special.trailing_zeros() as usize / 8;
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The rule of strings, byte by byte: the length with both quotes, or the offset and the error.
+    fn string_by_bytes(text: &[u8]) -> Result<usize, (usize, &'static str)> {
+        let mut at = 1;
+        let wrong = |at: usize, what| {
+            let ended = at >= text.len();
+            Err((
+                at,
+                if ended {
+                    "the text ends too early"
+                } else {
+                    what
+                },
+            ))
+        };
+        loop {
+            match text.get(at) {
+                Some(b'"') => return Ok(at + 1),
+                Some(b'\\') => at += 1,
+                Some(0x20..) => {
+                    at += 1;
+                    continue;
+                }
+                _ => return wrong(at, CONTROL),
+            }
+            match text.get(at) {
+                Some(b'u') => {
+                    at += 1;
+                    for _ in 0..4 {
+                        match text.get(at) {
+                            Some(digit) if digit.is_ascii_hexdigit() => at += 1,
+                            _ => return wrong(at, "expected four hexadecimal digits"),
+                        }
+                    }
+                }
+                Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => at += 1,
+                _ => return wrong(at, "an unknown escape in a string"),
+            }
         }
-        plain += 8;
     }
-    plain
-        + rest
-            .iter()
-            .take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20))
-            .count()
+
+    /// Pieces of strings, good and bad: the plain ones cover the length of a block.
+    fn piece() -> impl Strategy<Value = String> {
+        prop_oneof![
+            4 => (0usize..70).prop_map(|length| "a".repeat(length)),
+            2 => "[é😀\u{7f}/]{1,4}",
+            4 => prop::sample::select(vec![
+                r"\n", r"\\", r#"\""#, r"\/", r"\u00e9", r"\uD83d\uDe00", "\\\\\\\\", r"\b\f\r\t",
+            ]).prop_map(str::to_owned),
+            1 => prop::sample::select(vec![
+                r"\x", r"\u12g4", r"\u1", "\\", "\"", "\n", "\0", "\u{1f}", "\\\n",
+            ]).prop_map(str::to_owned),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_string_is_read_by_blocks_as_byte_by_byte(
+            pieces in prop::collection::vec(piece(), 0..8),
+            behind in prop::sample::select(vec!["", "\"", "\",", "\"]} and more than a block of text behind the string, which no rule reads"]),
+        ) {
+            let text = format!("\"{}{behind}", pieces.concat());
+            let mut scan = JsonScanner::new(&text);
+            let read = scan.string().map(|()| scan.at);
+            prop_assert_eq!(
+                read.map_err(|error| (error.at, error.what)),
+                string_by_bytes(text.as_bytes())
+            );
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt::Write as _};
 
-use super::scan::plain_bytes;
+use super::special::plain_bytes;
 
 /// Returns the value of a string (with its quotes, already checked). Halves of surrogate pairs
 /// become U+FFFD.

@@ -1,6 +1,7 @@
 //! Walks the members of an object, or the elements of an array.
 
-use super::{JsonError, RawJson, scan::JsonScanner};
+use super::{JsonError, RawJson, decode, scan::JsonScanner};
+use crate::Turn;
 
 /// Walks the members of the object in `text`: raw key (with its quotes) and value. Ends after the
 /// first error; text after the object is an error.
@@ -9,6 +10,22 @@ pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<
         scan: JsonScanner::new(text),
         kind: ContainerKind::Object,
         state: WalkState::Start,
+        turns: None,
+    }
+    .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
+}
+
+/// Walks the members of a body, as [`members`] does, and calls `each` for every message in the list
+/// `messages`.
+pub(crate) fn body_members<'a, 'e>(
+    text: &'a str,
+    each: &'e mut dyn FnMut(Turn<'a>),
+) -> impl Iterator<Item = Result<(&'a str, RawJson<'a>), JsonError>> + use<'a, 'e> {
+    ContainerWalk {
+        scan: JsonScanner::new(text),
+        kind: ContainerKind::Object,
+        state: WalkState::Start,
+        turns: Some(each),
     }
     .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
 }
@@ -19,6 +36,7 @@ pub(crate) fn elements(text: &str) -> impl Iterator<Item = Result<RawJson<'_>, J
         scan: JsonScanner::new(text),
         kind: ContainerKind::Array,
         state: WalkState::Start,
+        turns: None,
     }
     .map(|item| item.map(|(_, value)| value))
 }
@@ -36,15 +54,17 @@ enum WalkState {
     Over,
 }
 
-struct ContainerWalk<'a> {
+struct ContainerWalk<'a, 'e> {
     scan: JsonScanner<'a>,
     kind: ContainerKind,
     state: WalkState,
+    /// Gets the messages of a body.
+    turns: Option<&'e mut dyn FnMut(Turn<'a>)>,
 }
 
 type JsonMember<'a> = (Option<&'a str>, RawJson<'a>);
 
-impl<'a> ContainerWalk<'a> {
+impl<'a> ContainerWalk<'a, '_> {
     fn step(&mut self) -> Result<Option<JsonMember<'a>>, JsonError> {
         let (open, close) = match self.kind {
             ContainerKind::Object => (b'{', b'}'),
@@ -84,7 +104,13 @@ impl<'a> ContainerWalk<'a> {
             }
             ContainerKind::Array => None,
         };
-        Ok(Some((key, scan.value()?)))
+        let value = match (&mut self.turns, key) {
+            (Some(each), Some(key)) if scan.peek() == Some(b'[') && decode(key) == "messages" => {
+                scan.turns(each)?
+            }
+            _ => scan.value()?,
+        };
+        Ok(Some((key, value)))
     }
 
     fn close(&mut self) -> Result<Option<JsonMember<'a>>, JsonError> {
@@ -95,7 +121,7 @@ impl<'a> ContainerWalk<'a> {
     }
 }
 
-impl<'a> Iterator for ContainerWalk<'a> {
+impl<'a> Iterator for ContainerWalk<'a, '_> {
     type Item = Result<JsonMember<'a>, JsonError>;
 
     fn next(&mut self) -> Option<Self::Item> {

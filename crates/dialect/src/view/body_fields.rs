@@ -7,7 +7,7 @@ use super::{
     key::Key, sampling::SamplingFields,
 };
 use crate::{
-    BodyCounts,
+    BodyCounts, ChatMessages, Turn,
     json::{self, RawJson},
     prompts,
 };
@@ -35,13 +35,24 @@ const MEDIA: [Key; 4] = [
 ];
 
 /// The values of the routing keys in the body.
-pub(super) struct BodyFields<'a>([Option<RawJson<'a>>; Key::COUNT]);
+pub(super) struct BodyFields<'a> {
+    values: [Option<RawJson<'a>>; Key::COUNT],
+    /// The elements of `messages`, if there are not too many: at most [`ChatMessages::MOST`].
+    turns: Vec<Turn<'a>>,
+}
 
 impl<'a> BodyFields<'a> {
     pub(super) fn read(text: &'a str) -> Result<Self, ViewError> {
         let mut found = [None; Key::COUNT];
         let mut twice = None;
-        for member in json::members(text) {
+        let (mut turns, mut count) = (Vec::new(), 0);
+        let mut each = |turn| {
+            count += 1;
+            if count <= ChatMessages::MOST {
+                turns.push(turn);
+            }
+        };
+        for member in json::body_members(text, &mut each) {
             let (key, value) = member?;
             let Some(key) = Key::named(&json::decode(key)) else {
                 continue;
@@ -53,17 +64,26 @@ impl<'a> BodyFields<'a> {
         // Reported after the walk: a body that is not JSON at all reports that error first.
         match twice {
             Some(key) => Err(ViewError::DuplicateKey { key: key.name() }),
-            None => Ok(Self(found)),
+            None => {
+                if count > ChatMessages::MOST {
+                    turns = Vec::new();
+                }
+                Ok(Self {
+                    values: found,
+                    turns,
+                })
+            }
         }
     }
 
     /// Returns the value of a key; `null` counts as absent.
     fn get(&self, key: Key) -> Option<RawJson<'a>> {
-        self.0[key as usize].filter(|value| !value.is_null())
+        self.values[key as usize].filter(|value| !value.is_null())
     }
 
-    pub(super) fn into_view(self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
+    pub(super) fn into_view(mut self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
         let sampling = self.sampling(dialect);
+        let turns = std::mem::take(&mut self.turns);
         let include_usage = self
             .get(Key::StreamOptions)
             .and_then(|it| it.member("include_usage"))
@@ -72,7 +92,7 @@ impl<'a> BodyFields<'a> {
             model: self.model(dialect)?,
             stream: self.flag(Key::Stream).unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
-            prompt: self.prompt(dialect),
+            prompt: self.prompt(dialect, turns),
             max_tokens: sampling.max_tokens,
             n: sampling.n.and_then(whole),
             counts: BodyCounts {
@@ -176,11 +196,13 @@ impl<'a> BodyFields<'a> {
         self.get(key).and_then(RawJson::integer)
     }
 
-    fn prompt(&self, dialect: Dialect) -> PromptPart<'a> {
+    fn prompt(&self, dialect: Dialect, turns: Vec<Turn<'a>>) -> PromptPart<'a> {
         match dialect {
             Dialect::Chat => self
                 .get(Key::Messages)
-                .map_or(PromptPart::None, PromptPart::Messages),
+                .map_or(PromptPart::None, |messages| {
+                    PromptPart::Messages(ChatMessages::new(messages, turns))
+                }),
             Dialect::Completions => self
                 .get(Key::Prompt)
                 .map_or(PromptPart::None, prompts::of_completion),
@@ -197,7 +219,7 @@ impl<'a> BodyFields<'a> {
             Dialect::ChatBatch => self
                 .conversations()
                 .and_then(|mut all| all.next())
-                .map_or(PromptPart::None, PromptPart::Messages),
+                .map_or(PromptPart::None, |first| PromptPart::Messages(first.into())),
             Dialect::TokenIds => self
                 .get(Key::TokenIds)
                 .map_or(PromptPart::None, prompts::token_ids),

@@ -51,6 +51,7 @@ fn decision(policy: Policy, candidates: &[Candidate]) -> f64 {
             prompt: JobPrompt {
                 blocks: None,
                 tokens: 64,
+                ..JobPrompt::default()
             },
             affinity: JobAffinity {
                 keys: Affinity {

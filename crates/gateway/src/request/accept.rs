@@ -237,7 +237,7 @@ impl Admission {
         let mut permit = self.bodies.reserve(peer, buffered, limits)?;
         // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
         // if a second follows.
-        let mut buffer = BodyBuffer::default();
+        let mut buffer = BodyBuffer::of_length(buffered);
         let (started, most) = (tokio::time::Instant::now(), self.server.body_timeout);
         let ended = loop {
             if buffer.len() >= enough {

@@ -12,8 +12,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 use routing::{
-    Affinity, KvDecisionCounters, Policy, PrefixHolder, PrefixRoutingSection, PromptGrowth, Router,
-    SessionKeys, SessionMode, SessionSection,
+    Affinity, GrowingChat, KvDecisionCounters, Policy, PrefixHolder, PrefixRoutingSection,
+    PromptGrowth, Router, SessionKeys, SessionMode, SessionSection,
 };
 use tokenization::TokenizedPrompt;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -270,20 +270,12 @@ fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<PromptGrowth> {
     let seed = |kind: u64| xxh3_64_with_seed(&kind.to_le_bytes(), apart);
     match prompt {
         PromptPart::Messages(messages) => {
-            let messages: Vec<_> = messages
-                .elements()?
-                .map(|message| {
-                    let role = message.member("role").and_then(dialect::RawJson::string);
-                    (
-                        dialect::steady_message(message),
-                        role.as_deref() == Some("assistant"),
-                    )
-                })
-                .collect();
-            let turns = messages
-                .iter()
-                .map(|(message, is_reply)| (message.as_bytes(), *is_reply));
-            PromptGrowth::of_turns(seed(CHAT), turns)
+            let mut growing = GrowingChat::new(seed(CHAT));
+            messages.for_each_turn(|turn| {
+                let is_reply = turn.has_role("assistant");
+                growing.add(dialect::steady_turn(turn).as_bytes(), is_reply);
+            });
+            growing.growth()
         }
         PromptPart::Text(text) => PromptGrowth::of_text(seed(TEXT), text.as_bytes()),
         PromptPart::TokenIds(ids) => {

@@ -9,8 +9,8 @@ use net::Clock;
 use routing::{
     Decision, Dispatch, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt,
     KvDecisionCounters, Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool,
-    PrefixDecisionCounters, PrefixRoutedRequest, Refusal, ReplyMode, Router, RoutingSection,
-    Stopwatch, TargetPool, WaitBudget,
+    PrefixDecisionCounters, PrefixRoutedRequest, PromptKnowledge, Refusal, ReplyMode, Router,
+    RoutingSection, Stopwatch, TargetPool, WaitBudget, receipt::PromptSource,
 };
 use tokenization::TokenizedPrompt;
 
@@ -262,6 +262,19 @@ impl Decider {
         })
     }
 
+    /// Returns whether the blocks of the prompt matter for a decision: for the request's own, or
+    /// for those of later requests, which rely on what the index and the ledger know of this one.
+    pub(crate) fn reads_prompt(&self, policies: RequestPolicies, model: &ModelView) -> bool {
+        let (own, general) = (self.rules.by_model.of(model), &self.rules.general);
+        // Load is measured in blocks there, and prompts share them.
+        let counts_blocks = own.busy_threshold.or(general.busy_threshold).is_some();
+        // Whether the prompt is worth a prefill worker depends on what the decode worker holds.
+        let is_split = policies.prefill.is_some();
+        let usual = self.resolved_policies(None, model);
+        let reads_prompt = |policy| self.router.reads_prompt(policy);
+        counts_blocks || is_split || policies.any(reads_prompt) || usual.any(reads_prompt)
+    }
+
     /// Resolves the policies: the request's own override, then the model's setting, then the
     /// general one.
     pub(crate) fn policies(
@@ -269,11 +282,16 @@ impl Decider {
         overrides: &HeaderOverrides,
         model: &ModelView,
     ) -> RequestPolicies {
+        self.resolved_policies(overrides.policy, model)
+    }
+
+    /// Resolves the policies of a request that names this one, or none.
+    fn resolved_policies(&self, named: Option<Policy>, model: &ModelView) -> RequestPolicies {
         let policy = |named| self.router.policy(named);
         let (own, general) = (self.rules.by_model.of(model), &self.rules.general);
         match self.prefill.split(model) {
             None => RequestPolicies {
-                decode: policy(overrides.policy.or(own.policy)),
+                decode: policy(named.or(own.policy)),
                 prefill: None,
             },
             Some(_) => {
@@ -282,7 +300,7 @@ impl Decider {
                 let prefill = own.prefill_policy.or(own.policy);
                 let prefill = prefill.or(general.prefill_policy);
                 RequestPolicies {
-                    decode: policy(overrides.policy.or(decode)),
+                    decode: policy(named.or(decode)),
                     prefill: Some(policy(prefill)),
                 }
             }
@@ -328,6 +346,11 @@ impl Decider {
             prompt: JobPrompt {
                 blocks: facts.prompt.blocks.as_ref(),
                 tokens: facts.prompt.tokens,
+                knowledge: if facts.prompt.source == PromptSource::None {
+                    PromptKnowledge::Length
+                } else {
+                    PromptKnowledge::Blocks
+                },
             },
             affinity: JobAffinity {
                 keys: facts.affinity.keys,

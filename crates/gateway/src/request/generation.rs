@@ -97,7 +97,11 @@ impl GenerationStages {
         }
         self.check(&translated, &view)?;
         let choice = self.choose_model(&mut translated, &view).await?;
-        let identified = self.identify(&translated, choice, &view).await;
+        let identified = if guard.logs_decisions() || self.needs_prompt(&translated, &choice) {
+            self.identify(&translated, choice, &view).await
+        } else {
+            self.measure(&translated, choice, &view).await
+        };
         self.describe(&translated, &identified, &view, guard);
         Ok(self.route(translated, identified, &view).await)
     }
@@ -151,6 +155,31 @@ impl GenerationStages {
             policies: queue.decider.policies(&call.overrides, &model),
             model,
         })
+    }
+
+    /// Returns whether the tokens or the blocks of the prompt are used: by a decision, by the
+    /// priority at the engine, or by the reply, which repeats their number.
+    fn needs_prompt(&self, translated: &TranslatedCall, choice: &ModelChoice) -> bool {
+        let queue = &self.delivery.queue;
+        translated.translator.repeats_token_count()
+            || queue.limits.engine_priority
+            || queue.decider.reads_prompt(choice.policies, &choice.model)
+    }
+
+    /// Estimates the length of a prompt that nothing else is needed of, and finds its semantic
+    /// cluster.
+    async fn measure(
+        &self,
+        translated: &TranslatedCall,
+        choice: ModelChoice,
+        view: &RequestView<'_>,
+    ) -> IdentifiedPrompt {
+        let headers = &translated.call.headers;
+        IdentifiedPrompt {
+            choice,
+            prompt: TokenizedPrompt::of_length(view),
+            cluster: self.affinity().cluster(headers, view).await,
+        }
     }
 
     /// Tokenizes the prompt, and finds its semantic cluster meanwhile.

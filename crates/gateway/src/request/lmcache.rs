@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use ::lmcache::{Controller, MatchedTokens, Occupancy};
 use fleet::{ModelView, WorkerView};
-use kv_blocks::PromptIdentity;
 use routing::LmcacheFacts;
 use tokenization::TokenizedPrompt;
 
@@ -62,13 +61,8 @@ pub(super) async fn look_up(
     choice: CandidateChoice,
 ) -> LmcacheAnswer {
     let matched = if choice == CandidateChoice::Open && model.candidates.len() > 1 {
-        let tokens = prompt
-            .blocks
-            .as_ref()
-            .filter(|blocks| blocks.identity() == PromptIdentity::Tokens);
-        controller
-            .matched(tokens.map(|blocks| &**blocks.tokens()))
-            .await
+        let tokens = prompt.blocks.as_ref().and_then(|blocks| blocks.tokens());
+        controller.matched(tokens.map(|tokens| &**tokens)).await
     } else {
         None
     };

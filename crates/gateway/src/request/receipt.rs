@@ -115,6 +115,8 @@ pub(crate) struct Selection {
     pub(crate) label: Option<&'static str>,
     pub(crate) predicted_cached_tokens: u32,
     pub(crate) announced_cached_tokens: u32,
+    /// Whether the prompt was looked up: without that, no cached tokens are predicted.
+    pub(crate) looked_up: bool,
     pub(crate) basis: Basis,
     pub(crate) target: Target,
     pub(crate) sent: Moment,
@@ -197,6 +199,7 @@ pub(crate) mod tests {
             label: None,
             predicted_cached_tokens,
             announced_cached_tokens: 48,
+            looked_up: true,
             basis: Basis::Events,
             target: test_support::target(&test_support::worker(1)),
             sent: Moment::START,

@@ -267,6 +267,11 @@ impl RequestTranslator {
         Ok(view)
     }
 
+    /// Returns whether the reply begins with the number of the prompt's tokens.
+    pub(super) fn repeats_token_count(&self) -> bool {
+        self.dialect == Dialect::Messages
+    }
+
     /// Returns whether another worker may compute the prompt.
     pub(super) fn can_split(&self) -> bool {
         !matches!(

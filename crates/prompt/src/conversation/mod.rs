@@ -67,7 +67,7 @@ impl Conversation {
         self.chat.memory_bytes()
             + self.text.memory_bytes()
             + self.token_ends.len() * size_of::<usize>()
-            + self.blocks.tokens().len() * TOKEN_BYTES
+            + self.blocks.token_count() as usize * TOKEN_BYTES
             + self.loop_record.as_ref().map_or(0, |record| record.memory_bytes())
     }
 }

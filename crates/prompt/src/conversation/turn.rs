@@ -204,7 +204,9 @@ impl RenderedTurn<'_> {
             Some(Found { conversation, .. }) if self.text.known_pieces > 0 => {
                 let known = conversation.tokens_of(self.text.known_pieces);
                 let before = &conversation.blocks;
-                let ids = before.tokens()[..known].iter().chain(&encoded.tokens);
+                // What is remembered has tokens, never text alone.
+                let earlier = before.tokens().map_or(&[][..], |tokens| &tokens[..known]);
+                let ids = earlier.iter().chain(&encoded.tokens);
                 PromptBlocks::of_continued_tokens(before, known, ids.copied().collect())
             }
             _ => PromptBlocks::of_tokens(scheme, encoded.tokens.as_slice().into()),

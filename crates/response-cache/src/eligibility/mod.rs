@@ -8,6 +8,7 @@ use bytes::Bytes;
 use config::{AbsentTemperature, CacheSection, ResponseCacheSection};
 use dialect::{Dialect, Temperature};
 use http::{HeaderMap, header};
+use memchr::memmem;
 
 pub use self::body::{BodyProperties, RequestDigests, RequestedForm};
 use crate::{
@@ -146,8 +147,8 @@ fn check_cacheable(
 
 /// Returns whether a body may ask for a repeatable answer: most do not, and are not parsed for it.
 fn mentions(body: &[u8]) -> bool {
-    std::str::from_utf8(body)
-        .is_ok_and(|body| body.contains("\"temperature\"") || body.contains("\"seed\""))
+    let mentions = |key: &[u8]| memmem::find(body, key).is_some();
+    mentions(b"\"temperature\"") || mentions(b"\"seed\"")
 }
 
 /// The directive in `Cache-Control`.

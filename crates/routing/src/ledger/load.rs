@@ -3,7 +3,7 @@
 use kv_blocks::Target;
 
 use super::SequenceBlocks;
-use crate::ReplyMode;
+use crate::{PromptKnowledge, ReplyMode};
 
 /// The load that a dispatch adds to a target.
 #[derive(Debug)]
@@ -18,4 +18,6 @@ pub(crate) struct DispatchLoad {
     pub(crate) blocks: SequenceBlocks,
     /// How the reply arrives, and with it whether its first token is seen.
     pub(crate) answer: ReplyMode,
+    /// Whether the uncached tokens are an overlap's rest, or all tokens for want of a lookup.
+    pub(crate) prompt: PromptKnowledge,
 }

@@ -18,6 +18,7 @@ use crate::{CacheSource, ScoringInput, ScoringSettings};
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     name: word("composite"),
     facts: &[
+        PolicyFact::BlockOverlap,
         PolicyFact::Affinity,
         PolicyFact::PrefixHolders,
         PolicyFact::Health,

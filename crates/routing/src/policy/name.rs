@@ -23,6 +23,12 @@ impl Policy {
         self.uses(PolicyFact::PrefixHolders)
     }
 
+    /// Returns whether the rule of the policy uses the blocks or the tokens of the prompt. Another
+    /// policy may decide instead: see [`crate::Router::reads_prompt`].
+    pub(crate) fn reads_prompt(self) -> bool {
+        self.uses(PolicyFact::BlockOverlap) || self.uses(PolicyFact::Lmcache)
+    }
+
     /// Returns whether the policy uses the figures of an LMCache controller
     /// ([`crate::Candidate::lmcache`]).
     pub fn needs_lmcache(self) -> bool {

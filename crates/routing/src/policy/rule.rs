@@ -33,7 +33,8 @@ pub(crate) enum PolicyFact {
     Affinity,
     /// The holders of the prompt's beginning.
     PrefixHolders,
-    /// Overlaps with the block index, with another criterion where no target has any.
+    /// Overlaps with the block index, with another criterion where no target has any: the blocks
+    /// of the prompt.
     BlockOverlap,
     /// The figures of an LMCache controller.
     Lmcache,

@@ -7,7 +7,7 @@ use kv_blocks::PromptBlocks;
 use super::{CandidateSet, OrderKey, OrderTerms};
 use crate::{
     Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, Pin, Policy,
-    PrefillPool, PrefixHolder, ReservationId, SessionKeys, TargetPool, Ticket,
+    PrefillPool, PrefixHolder, PromptKnowledge, ReservationId, SessionKeys, TargetPool, Ticket,
 };
 
 /// Bytes of each request besides its own allocations: its entries in the queue's maps.
@@ -67,6 +67,7 @@ struct QueuedPrefill {
 struct QueuedPrompt {
     blocks: Option<Arc<PromptBlocks>>,
     tokens: u32,
+    knowledge: PromptKnowledge,
 }
 
 /// The affinity of a job without a caller.
@@ -112,6 +113,7 @@ impl QueuedJob {
             prompt: QueuedPrompt {
                 blocks: job.prompt.blocks.cloned(),
                 tokens: job.prompt.tokens,
+                knowledge: job.prompt.knowledge,
             },
             affinity: QueuedAffinity {
                 keys: job.affinity.keys,
@@ -137,6 +139,7 @@ impl QueuedJob {
             prompt: JobPrompt {
                 blocks: self.prompt.blocks.as_ref(),
                 tokens: self.prompt.tokens,
+                knowledge: self.prompt.knowledge,
             },
             affinity: JobAffinity {
                 keys: self.affinity.keys,

@@ -58,21 +58,11 @@ impl PromptGrowth {
         seed: u64,
         messages: impl IntoIterator<Item = (&'a [u8], bool)>,
     ) -> Option<Self> {
-        let (mut to, mut from) = (seed, Vec::new());
-        for (at, (message, is_reply)) in messages.into_iter().enumerate() {
-            if is_reply && at > 0 {
-                from.push(to);
-            }
-            to = xxh3_64_with_seed(message, to);
+        let mut chat = GrowingChat::new(seed);
+        for (message, is_reply) in messages {
+            chat.add(message, is_reply);
         }
-        from.reverse();
-        from.truncate(Self::MOST);
-        (to != seed).then(|| Self {
-            from,
-            to,
-            rest: PromptTail::of(&[]),
-            text: Vec::new(),
-        })
+        chat.growth()
     }
 
     /// Creates the growth of a plain prompt. `None`: it is shorter than a piece.
@@ -123,6 +113,51 @@ impl PromptGrowth {
         let start = (self.from.len() - 1 - position) * Self::PIECE;
         let text = &self.text[start..];
         text.len() > rest.bytes && PromptTail::of(&text[..rest.bytes]) == rest
+    }
+}
+
+/// The growth of a chat under construction, message by message.
+#[derive(Clone, Debug)]
+pub struct GrowingChat {
+    seed: u64,
+    to: u64,
+    /// Beginnings that end before a reply, the latest last; at most twice
+    /// [`PromptGrowth::MOST`].
+    from: Vec<u64>,
+}
+
+impl GrowingChat {
+    /// Creates a chat without messages.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            to: seed,
+            from: Vec::new(),
+        }
+    }
+
+    /// Adds the next message; `is_reply`: the model wrote it.
+    pub fn add(&mut self, message: &[u8], is_reply: bool) {
+        if is_reply && self.to != self.seed {
+            if self.from.len() == 2 * PromptGrowth::MOST {
+                self.from.drain(..PromptGrowth::MOST);
+            }
+            self.from.push(self.to);
+        }
+        self.to = xxh3_64_with_seed(message, self.to);
+    }
+
+    /// Returns the growth; `None`: the chat has no messages.
+    pub fn growth(self) -> Option<PromptGrowth> {
+        let Self { seed, to, mut from } = self;
+        from.reverse();
+        from.truncate(PromptGrowth::MOST);
+        (to != seed).then(|| PromptGrowth {
+            from,
+            to,
+            rest: PromptTail::of(&[]),
+            text: Vec::new(),
+        })
     }
 }
 

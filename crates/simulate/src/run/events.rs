@@ -81,6 +81,7 @@ impl Simulation<'_> {
             prompt: JobPrompt {
                 blocks: Some(&traced.blocks),
                 tokens: traced.prompt_tokens,
+                ..JobPrompt::default()
             },
             affinity: JobAffinity {
                 keys: traced.affinity(),

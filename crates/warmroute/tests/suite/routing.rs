@@ -430,6 +430,39 @@ fn round_robin_ignores_warm_caches() {
 }
 
 #[test]
+fn a_policy_that_reads_no_caches_leaves_prompts_unread_and_the_receipt_says_so() {
+    let prompt = |flags: &[&str], config: &str, headers: &[(&str, &str)]| {
+        let routed = RoutedFleet::with(&[&[], &[]], config, flags);
+        let messages = [chat_message("user", &words("again", 30))];
+        let turns = [0, 1].map(|_| routed.chat(&messages, headers));
+        let receipt = routed.receipt(&turns[1]);
+        (
+            receipt["prompt"]["source"].clone(),
+            receipt["candidates"][0]["predicted_cached_tokens"].clone(),
+        )
+    };
+    let unread = (json!("none"), json!(0));
+    for policy in [
+        "round_robin",
+        "random",
+        "least_loaded",
+        "power_of_two",
+        "least_latency",
+    ] {
+        assert_eq!(prompt(&["--policy", policy], "", &[]), unread, "{policy}");
+    }
+    // Others of the model's requests use what the index learns from this one, and load is measured
+    // in blocks where it is limited.
+    let of_model = [("x-warmroute-policy", "round_robin")];
+    assert_eq!(prompt(&[], "", &of_model).0, "tokens");
+    let limited = "routing: {busy_threshold: 0.9}\n";
+    assert_eq!(
+        prompt(&["--policy", "round_robin"], limited, &[]).0,
+        "tokens"
+    );
+}
+
+#[test]
 #[contract("V7")]
 fn kv_aware_takes_the_longest_prefix_and_without_one_the_least_loaded() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--policy", "kv_aware"]);

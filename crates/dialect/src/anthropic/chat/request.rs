@@ -61,7 +61,7 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         ..,
     ] = fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
     // `fields` has read it as text.
-    let text = std::str::from_utf8(body).unwrap_or_default();
+    let text = crate::json::utf8(body).unwrap_or_default();
     let several = n.and_then(RawJson::integer).is_some_and(|n| n > 1);
     let mut untranslatable = several.then(|| SEVERAL.to_owned());
     let mut out = String::with_capacity(text.len() + 256);

@@ -10,7 +10,7 @@ use kv_blocks::{Moment, Target};
 use parity::Basis;
 use routing::{
     AttemptEnd, CacheSource, Decision, PrefillLeg, PrefillNote,
-    receipt::{Attempt, AttemptClass, AttemptResult, OutcomeKind, RouterAnswer},
+    receipt::{Attempt, AttemptClass, AttemptResult, OutcomeKind, PromptSource, RouterAnswer},
 };
 
 use super::{RequestGuard, hedge::OpenHedge};
@@ -73,6 +73,7 @@ impl RequestGuard {
             label: decision.label,
             predicted_cached_tokens: decision.winner.predicted_cached_tokens,
             announced_cached_tokens: decision.winner.announced_cached_tokens,
+            looked_up: self.has_known_prompt(),
             basis: if by_events {
                 Basis::Events
             } else {
@@ -89,6 +90,11 @@ impl RequestGuard {
         if let Some(leg) = leg {
             self.begin_prefill(leg);
         }
+    }
+
+    fn has_known_prompt(&self) -> bool {
+        let about = self.draft.about.as_ref();
+        about.is_some_and(|about| about.prompt.source != PromptSource::None)
     }
 
     /// Ends an attempt that failed with nothing forwarded; frees its load.

@@ -40,6 +40,12 @@ pub(super) struct RequestLogLine {
 }
 
 impl RequestGuard {
+    /// Returns whether the request's decision goes into a log, which is read for the prompt's
+    /// tokens and what was cached of them.
+    pub(crate) fn logs_decisions(&self) -> bool {
+        self.recorder.receipts.log.is_some()
+    }
+
     /// Keeps the prompt by which the request is decided.
     pub(crate) fn prompt(&mut self, prompt: Option<&Arc<PromptBlocks>>) {
         if self

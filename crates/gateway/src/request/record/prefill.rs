@@ -53,6 +53,7 @@ impl RequestGuard {
             policy: "",
             predicted_cached_tokens: leg.predicted_cached_tokens,
             announced_cached_tokens: leg.announced_cached_tokens,
+            looked_up: true,
             basis: if leg.cache == CacheSource::Events {
                 Basis::Events
             } else {

@@ -200,7 +200,7 @@ impl<'de> Deserialize<'de> for RouteFields {
 fn check_form(prompt: &PromptPart<'_>) -> Result<(), ApiError> {
     let (param, expected) = match prompt {
         PromptPart::None => ("prompt", "a text, a list of token ids, or a list of either"),
-        PromptPart::Messages(messages) if !is_chat(*messages) => {
+        PromptPart::Messages(messages) if !is_chat(messages.raw()) => {
             ("messages", "a list of one or more messages")
         }
         PromptPart::Messages(_)

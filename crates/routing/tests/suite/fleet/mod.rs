@@ -253,6 +253,7 @@ impl TestFleet {
             prompt: JobPrompt {
                 blocks: Some(&blocks),
                 tokens: blocks.token_count(),
+                ..JobPrompt::default()
             },
             affinity: JobAffinity {
                 keys: request.affinity,
