@@ -237,13 +237,11 @@ impl PromptBlocks {
         if let Some((_, chain)) = chains.iter().find(|(known, _)| *known == size) {
             return Arc::clone(chain);
         }
-        let chain: Arc<[SequenceHash]> =
-            match (chain_head::take(&self.heads, size), &self.content) {
-                (Some(head), PromptContent::Tokens(scheme, tokens)) => {
-                    head.extended(*scheme, tokens)
-                }
-                _ => self.content.chain(size).into(),
-            };
+        let chain: Arc<[SequenceHash]> = match (chain_head::take(&self.heads, size), &self.content)
+        {
+            (Some(head), PromptContent::Tokens(scheme, tokens)) => head.extended(*scheme, tokens),
+            _ => self.content.chain(size).into(),
+        };
         chains.push((size, Arc::clone(&chain)));
         chain
     }

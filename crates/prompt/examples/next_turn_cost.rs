@@ -6,7 +6,9 @@
 use std::{error::Error, fmt, hint::black_box, path::PathBuf, time::Instant};
 
 use kv_blocks::{BlockSize, HashScheme, PromptBlocks};
-use prompt::{Artefacts, ChatRequest, ConversationMemory, ConversationTurn, PromptModel, sample_text};
+use prompt::{
+    Artefacts, ChatRequest, ConversationMemory, ConversationTurn, PromptModel, sample_text,
+};
 use serde_json::{Value, json};
 
 const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };

@@ -64,7 +64,9 @@ impl SharedText {
     /// Returns the memory that the text takes, about.
     pub(crate) fn memory_bytes(&self) -> usize {
         // A hash is in this list and a key of the memory's map.
-        self.bytes() + self.pieces.len() * PIECE_BYTES + self.beginnings.len() * 5 * size_of::<u64>()
+        self.bytes()
+            + self.pieces.len() * PIECE_BYTES
+            + self.beginnings.len() * 5 * size_of::<u64>()
     }
 
     /// Returns how many pieces `text` begins with.
@@ -168,7 +170,14 @@ mod tests {
     #[test]
     fn a_text_matches_up_to_the_first_piece_with_a_difference() {
         let known = SharedText::new(0).continued(0, ["ab", "cd"].map(Arc::from).into_iter());
-        for (text, matching) in [("", 0), ("a", 0), ("ab", 1), ("abc", 1), ("abcdx", 2), ("abxd", 1)] {
+        for (text, matching) in [
+            ("", 0),
+            ("a", 0),
+            ("ab", 1),
+            ("abc", 1),
+            ("abcdx", 2),
+            ("abxd", 1),
+        ] {
             assert_eq!(known.matching(text), matching, "{text}");
         }
     }

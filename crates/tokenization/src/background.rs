@@ -49,7 +49,8 @@ pub(crate) struct BackgroundTokenizer {
 
 impl BackgroundTokenizer {
     pub(crate) fn new(registry: &mut Registry) -> Self {
-        let help = "Prompts too long for their requests, by what came of tokenizing them behind those";
+        let help =
+            "Prompts too long for their requests, by what came of tokenizing them behind those";
         let all = [
             COMPUTED,
             ComputeError::Late.as_str(),

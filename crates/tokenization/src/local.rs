@@ -211,9 +211,12 @@ mod tests {
     /// Returns all tokens of a chat and the new ones.
     fn tokens(tokenizer: &LocalTokenizer, body: &str) -> Result<(usize, usize), NoTokens> {
         let view = view(Dialect::Chat, body.as_bytes()).expect("the body is a chat");
-        tokenizer
-            .tokenize(&view)
-            .map(|found| (found.blocks.token_count() as usize, found.new_tokens as usize))
+        tokenizer.tokenize(&view).map(|found| {
+            (
+                found.blocks.token_count() as usize,
+                found.new_tokens as usize,
+            )
+        })
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::{borrow::Cow, sync::Arc};
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    ChatRequest, TemplateValue, check, field::read, message, rejection::unsupported, template_input,
-    tools,
+    ChatRequest, TemplateValue, check, field::read, message, rejection::unsupported,
+    template_input, tools,
 };
 use crate::{
     PromptError,

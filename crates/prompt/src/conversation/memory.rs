@@ -123,7 +123,10 @@ impl ConversationMemory {
             by_beginning,
             ..
         } = &mut *state;
-        let id = *hashes.iter().rev().find_map(|hash| by_beginning.get(hash))?;
+        let id = *hashes
+            .iter()
+            .rev()
+            .find_map(|hash| by_beginning.get(hash))?;
         let entry = conversations
             .get(&id)
             .filter(|entry| entry.model == model)?;
@@ -294,8 +297,15 @@ mod tests {
         memory.insert(MODEL, conversation(MODEL, &used), None);
         for number in 1..200 {
             let large = pieces(number, 4, 1 << 19);
-            memory.insert(number as u64 % 3, conversation(number as u64 % 3, &large), None);
-            assert!(find(&memory, MODEL, &used).is_some(), "forgotten at {number}");
+            memory.insert(
+                number as u64 % 3,
+                conversation(number as u64 % 3, &large),
+                None,
+            );
+            assert!(
+                find(&memory, MODEL, &used).is_some(),
+                "forgotten at {number}"
+            );
         }
         check_sums(&memory);
         assert!(memory.bytes() > BUDGET_BYTES / 2);

@@ -21,7 +21,11 @@ pub use self::{
     memory::ConversationMemory,
     turn::{ConversationTurn, RenderedTurn, TokenizedTurn},
 };
-use crate::{chat::ParsedChat, shared_text::SharedText, template::{EarlierLoop, EarlierText, LoopRecord}};
+use crate::{
+    chat::ParsedChat,
+    shared_text::SharedText,
+    template::{EarlierLoop, EarlierText, LoopRecord},
+};
 
 /// Bytes that one token of a conversation takes: its id, and its part of the hash chains of all
 /// block sizes, about.
@@ -45,7 +49,9 @@ pub(crate) struct Conversation {
 impl Conversation {
     /// Returns the tokens of the first pieces of the text.
     fn tokens_of(&self, pieces: usize) -> usize {
-        pieces.checked_sub(1).map_or(0, |last| self.token_ends[last])
+        pieces
+            .checked_sub(1)
+            .map_or(0, |last| self.token_ends[last])
     }
 
     /// Returns what is known of the text of its next turn, whose render may skip so many iterations
@@ -68,7 +74,10 @@ impl Conversation {
             + self.text.memory_bytes()
             + self.token_ends.len() * size_of::<usize>()
             + self.blocks.token_count() as usize * TOKEN_BYTES
-            + self.loop_record.as_ref().map_or(0, |record| record.memory_bytes())
+            + self
+                .loop_record
+                .as_ref()
+                .map_or(0, |record| record.memory_bytes())
     }
 }
 

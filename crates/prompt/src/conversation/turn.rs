@@ -150,16 +150,17 @@ impl TurnParts<'_> {
         let before = earlier
             .as_ref()
             .map_or(&none, |earlier| &earlier.conversation.chat);
-        let rendered = ParsedChat::read(templates, &self.chat, before, known_messages).and_then(
-            |chat| {
-                let text = earlier.as_ref().map_or_else(EarlierText::default, |earlier| {
-                    let most = chat.common_iterations(templates, before, known_messages);
-                    earlier.conversation.earlier_text(most)
-                });
+        let rendered =
+            ParsedChat::read(templates, &self.chat, before, known_messages).and_then(|chat| {
+                let text = earlier
+                    .as_ref()
+                    .map_or_else(EarlierText::default, |earlier| {
+                        let most = chat.common_iterations(templates, before, known_messages);
+                        earlier.conversation.earlier_text(most)
+                    });
                 let text = chat.render(templates, &self.chat, now_unix_s, text)?;
                 Ok((chat, text))
-            },
-        );
+            });
         match rendered {
             Ok(rendered) => Ok(Some(rendered)),
             Err(PromptError::Cancelled) => Err(PromptError::Cancelled),
@@ -179,7 +180,9 @@ impl RenderedTurn<'_> {
         if let Some(earlier) = &self.earlier {
             let known = &earlier.conversation.text;
             self.text.known_pieces = known.matching(&self.text.rest);
-            self.text.rest.drain(..known.bytes_of(self.text.known_pieces));
+            self.text
+                .rest
+                .drain(..known.bytes_of(self.text.known_pieces));
         }
         self
     }
@@ -198,7 +201,11 @@ impl RenderedTurn<'_> {
     /// Computes the tokens, and remembers the turn.
     pub fn tokenize(self, scheme: HashScheme) -> Result<TokenizedTurn, PromptError> {
         let special = self.parts.chat.add_special_tokens;
-        let encoded = self.parts.model.tokenizer().encode(&self.text.rest, special)?;
+        let encoded = self
+            .parts
+            .model
+            .tokenizer()
+            .encode(&self.text.rest, special)?;
         let new_tokens = u32::try_from(encoded.new_tokens).unwrap_or(u32::MAX);
         let blocks = match &self.earlier {
             Some(Found { conversation, .. }) if self.text.known_pieces > 0 => {
@@ -223,9 +230,10 @@ impl RenderedTurn<'_> {
         let known = self.text.known_pieces;
         let empty = SharedText::new(seeds.text);
         let (text, mut token_ends) = match &self.earlier {
-            Some(Found { conversation, .. }) => {
-                (&conversation.text, conversation.token_ends[..known].to_vec())
-            }
+            Some(Found { conversation, .. }) => (
+                &conversation.text,
+                conversation.token_ends[..known].to_vec(),
+            ),
             None => (&empty, Vec::new()),
         };
         let tokens_before = token_ends.last().copied().unwrap_or(0);
@@ -237,7 +245,9 @@ impl RenderedTurn<'_> {
         let conversation = Conversation {
             text: text.continued(known, encoded.cuts.iter().map(piece)),
             token_ends,
-            chat: self.chat.unwrap_or_else(|| ParsedChat::empty(seeds.messages)),
+            chat: self
+                .chat
+                .unwrap_or_else(|| ParsedChat::empty(seeds.messages)),
             blocks,
             loop_record: self.text.loop_record.map(Arc::new),
         };

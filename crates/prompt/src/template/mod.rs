@@ -172,9 +172,8 @@ impl ChatTemplate {
             })?;
             output.end()
         };
-        let (rendered, record) = resume::with_progress(earlier.main_loop, || {
-            catch_unwind(AssertUnwindSafe(render))
-        });
+        let (rendered, record) =
+            resume::with_progress(earlier.main_loop, || catch_unwind(AssertUnwindSafe(render)));
         match rendered {
             _ if cancel::is_cancelled() => Err(PromptError::Cancelled),
             Ok(Ok(())) => output

@@ -97,8 +97,7 @@ impl<'k> OutputWriter<'k> {
     /// Takes bytes of the limit.
     fn take(&mut self, bytes: usize) -> io::Result<()> {
         let left = self.remaining.checked_sub(bytes);
-        self.remaining =
-            left.ok_or_else(|| io::Error::other("the template puts out too much"))?;
+        self.remaining = left.ok_or_else(|| io::Error::other("the template puts out too much"))?;
         Ok(())
     }
 

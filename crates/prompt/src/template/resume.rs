@@ -145,7 +145,9 @@ impl RenderProgress {
             return;
         };
         let known = &earlier.record;
-        if self.differs || known.values != record.values || known.starts.first() != Some(&self.position)
+        if self.differs
+            || known.values != record.values
+            || known.starts.first() != Some(&self.position)
         {
             return;
         }

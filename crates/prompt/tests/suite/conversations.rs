@@ -66,11 +66,19 @@ const PARTS: &str = "\
 fn simulated() -> PromptModel {
     let assets = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../engine-sim/assets");
     let read = |name: &str| std::fs::read(assets.join(name)).expect("the file is there");
-    load(&read("tokenizer.json"), Some(&read("tokenizer_config.json")), None)
+    load(
+        &read("tokenizer.json"),
+        Some(&read("tokenizer_config.json")),
+        None,
+    )
 }
 
 fn tiny_qwen_with(template: &str) -> PromptModel {
-    load(&recorded::fixture("tiny-qwen/tokenizer.json"), None, Some(template))
+    load(
+        &recorded::fixture("tiny-qwen/tokenizer.json"),
+        None,
+        Some(template),
+    )
 }
 
 fn load(tokenizer: &[u8], config: Option<&[u8]>, template: Option<&str>) -> PromptModel {
@@ -127,13 +135,16 @@ fn check(
     let found = continued(model, memory, chat, now);
     let ids = found
         .as_ref()
-        .map(|found| found.blocks.tokens().to_vec())
+        .map(|found| found.blocks.tokens().expect("a chat has tokens").to_vec())
         .map_err(Clone::clone);
     assert_eq!(ids, expected, "{chat:?}");
     let found = found.ok()?;
     for size in [1, 16] {
         let size = BlockSize::new(size).expect("it is a size");
-        let whole = PromptBlocks::of_tokens(SCHEME, found.blocks.tokens().clone());
+        let whole = PromptBlocks::of_tokens(
+            SCHEME,
+            Arc::clone(found.blocks.tokens().expect("a chat has tokens")),
+        );
         assert_eq!(found.blocks.chain(size), whole.chain(size));
     }
     Some(found.new_tokens)
@@ -160,8 +171,14 @@ fn generated_conversations_have_the_ids_of_the_whole_computation() {
             conversation.change();
         }
     }
-    assert!(turns > CONVERSATIONS * 3 / 2, "{turns} turns were not refused");
-    assert!(computed < all / 3, "{computed} of about {all} tokens were computed");
+    assert!(
+        turns > CONVERSATIONS * 3 / 2,
+        "{turns} turns were not refused"
+    );
+    assert!(
+        computed < all / 3,
+        "{computed} of about {all} tokens were computed"
+    );
 }
 
 #[test]
@@ -240,7 +257,9 @@ fn with_loop(inside: &str) -> String {
         {% macro last(role) %}[{{ role }}{{ ending }}]{% endmacro %}{% set ending = '' %}";
     let ending = if inside.contains("last(") { ending } else { "" };
     let after = "{{ ns.seen }}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}";
-    format!("{before}{ending}{{% for message in messages %}}<|im_start|>{{{{ message.content }}}}{inside}<|im_end|>\n{{% endfor %}}{after}")
+    format!(
+        "{before}{ending}{{% for message in messages %}}<|im_start|>{{{{ message.content }}}}{inside}<|im_end|>\n{{% endfor %}}{after}"
+    )
 }
 
 #[test]

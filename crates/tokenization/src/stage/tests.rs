@@ -253,5 +253,9 @@ async fn under_memory_pressure_no_prompt_is_tokenized_in_the_background() {
     }
     assert!(stage.conversations.bytes() > 0);
     stage.shrink();
-    assert_eq!(stage.conversations.conversations(), 1, "it is less than half");
+    assert_eq!(
+        stage.conversations.conversations(),
+        1,
+        "it is less than half"
+    );
 }

@@ -25,7 +25,9 @@ const MESSAGES: &str = "messages";
 const LOOP: &str = "loop";
 
 /// Names that are no variables of the template or the request.
-const SPECIAL: [&str; 7] = [LOOP, MESSAGES, "self", "super", "caller", "varargs", "kwargs"];
+const SPECIAL: [&str; 7] = [
+    LOOP, MESSAGES, "self", "super", "caller", "varargs", "kwargs",
+];
 
 /// Functions whose result depends on their arguments alone.
 const FUNCTIONS: [&str; 4] = ["raise_exception", "range", "dict", "namespace"];
@@ -39,7 +41,10 @@ pub(super) fn find<'a>(statements: &'a [ast::Stmt<'a>]) -> Option<MainLoop<'a>> 
     template.add_all(statements);
     let is_hidden = |name: &str| template.set.contains(name);
     let mut macros = template.macros.iter().map(|declared| declared.name);
-    if SPECIAL.into_iter().chain(FUNCTIONS).any(is_hidden) || macros.any(|name| is_hidden(name) || SPECIAL.contains(&name) || FUNCTIONS.contains(&name)) {
+    if SPECIAL.into_iter().chain(FUNCTIONS).any(is_hidden)
+        || macros
+            .any(|name| is_hidden(name) || SPECIAL.contains(&name) || FUNCTIONS.contains(&name))
+    {
         return None;
     }
     let is_main = |statement: &ast::Stmt<'_>| {
@@ -95,7 +100,9 @@ impl<'a> Declarations<'a> {
                 self.add_all(&condition.false_body);
             }
             ast::Stmt::WithBlock(with) => {
-                with.assignments.iter().for_each(|(target, _)| self.target(target));
+                with.assignments
+                    .iter()
+                    .for_each(|(target, _)| self.target(target));
                 self.add_all(&with.body);
             }
             ast::Stmt::Set(set) => self.target(&set.target),
@@ -252,9 +259,7 @@ impl<'a, 'd> Reader<'a, 'd> {
                 self.all(bounds.into_iter().flatten(), assigned)
             }
             ast::Expr::UnaryOp(operation) => self.expression(&operation.expr, assigned),
-            ast::Expr::BinOp(operation) => {
-                self.all([&operation.left, &operation.right], assigned)
-            }
+            ast::Expr::BinOp(operation) => self.all([&operation.left, &operation.right], assigned),
             ast::Expr::Compare(comparison) => {
                 self.expression(&comparison.expr, assigned)?;
                 self.all(comparison.ops.iter().map(|next| &next.expr), assigned)
@@ -311,7 +316,10 @@ impl<'a, 'd> Reader<'a, 'd> {
     }
 
     fn is_macro_name(&self, name: &str) -> bool {
-        self.template.macros.iter().any(|declared| declared.name == name)
+        self.template
+            .macros
+            .iter()
+            .any(|declared| declared.name == name)
     }
 
     /// Reads `loop.NAME`.
@@ -384,8 +392,14 @@ fn assign<'a>(target: &'a ast::Expr<'a>, assigned: &mut Assigned<'a>) -> Option<
             assigned.insert(name.id);
             Some(())
         }
-        ast::Expr::List(list) => list.items.iter().try_for_each(|item| assign(item, assigned)),
-        ast::Expr::Tuple(list) => list.items.iter().try_for_each(|item| assign(item, assigned)),
+        ast::Expr::List(list) => list
+            .items
+            .iter()
+            .try_for_each(|item| assign(item, assigned)),
+        ast::Expr::Tuple(list) => list
+            .items
+            .iter()
+            .try_for_each(|item| assign(item, assigned)),
         _ => None,
     }
 }
@@ -416,7 +430,8 @@ mod tests {
     }
 
     fn in_loop(inside: &str) -> Option<Vec<String>> {
-        let before = "{% set ns = namespace(a=1) %}{% macro m(role) %}{{ role }}{{ b }}{% endmacro %}";
+        let before =
+            "{% set ns = namespace(a=1) %}{% macro m(role) %}{{ role }}{{ b }}{% endmacro %}";
         variables(&format!(
             "{before}{{% for message in messages %}}{inside}{{% endfor %}}"
         ))
@@ -427,15 +442,39 @@ mod tests {
         for (inside, reads) in [
             ("{{ message.role }}", &["b"][..]),
             ("{{ m(message.role) }}", &["b"]),
-            ("{% if loop.index0 > ns.a %}{{ message.content }}{% endif %}", &["b", "ns"]),
-            ("{% set c = message.content %}{{ c.split('a')[-1] | trim }}{{ d }}", &["b", "d"]),
-            ("{% if a %}{% set c = 1 %}{% else %}{% set c = 2 %}{% endif %}{{ c }}", &["a", "b"]),
-            ("{{ messages[0].role }}{{ messages[loop.index0 - 1].role }}", &["b"]),
-            ("{% if not loop.last and messages[loop.index0 + 1].role %}x{% endif %}", &["b"]),
+            (
+                "{% if loop.index0 > ns.a %}{{ message.content }}{% endif %}",
+                &["b", "ns"],
+            ),
+            (
+                "{% set c = message.content %}{{ c.split('a')[-1] | trim }}{{ d }}",
+                &["b", "d"],
+            ),
+            (
+                "{% if a %}{% set c = 1 %}{% else %}{% set c = 2 %}{% endif %}{{ c }}",
+                &["a", "b"],
+            ),
+            (
+                "{{ messages[0].role }}{{ messages[loop.index0 - 1].role }}",
+                &["b"],
+            ),
+            (
+                "{% if not loop.last and messages[loop.index0 + 1].role %}x{% endif %}",
+                &["b"],
+            ),
             ("{{ messages[loop.index].role }}", &["b"]),
-            ("{% for call in message.tool_calls %}{{ call.name }}{{ loop.last }}{% endfor %}", &["b"]),
-            ("{% for call in message.tool_calls %}{% break %}{% endfor %}", &["b"]),
-            ("{% if message.role == 'x' %}{{ raise_exception('x') }}{% endif %}", &["b"]),
+            (
+                "{% for call in message.tool_calls %}{{ call.name }}{{ loop.last }}{% endfor %}",
+                &["b"],
+            ),
+            (
+                "{% for call in message.tool_calls %}{% break %}{% endfor %}",
+                &["b"],
+            ),
+            (
+                "{% if message.role == 'x' %}{{ raise_exception('x') }}{% endif %}",
+                &["b"],
+            ),
         ] {
             let reads: Vec<_> = reads.iter().map(|name| (*name).to_owned()).collect();
             assert_eq!(in_loop(inside), Some(reads), "{inside}");

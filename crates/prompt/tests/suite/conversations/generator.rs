@@ -54,7 +54,8 @@ impl Conversation {
             new.messages.push(json!({"role": "user", "content": long}));
             new.add(1);
         } else {
-            new.messages.push(json!({"role": "system", "content": long}));
+            new.messages
+                .push(json!({"role": "system", "content": long}));
         }
         new.model = new.below(1_000);
         new.set_tools();
@@ -94,11 +95,17 @@ impl Conversation {
             let message = match self.below(12) {
                 0..=3 => json!({"role": "user", "content": text}),
                 4..=6 => json!({"role": "assistant", "content": text}),
-                7 => json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
-                    "function": {"name": "search", "arguments": format!("{{\"q\": {}}}", json!(text))}}]}),
+                7 => {
+                    json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+                    "function": {"name": "search", "arguments": format!("{{\"q\": {}}}", json!(text))}}]})
+                }
                 8 => json!({"role": "tool", "tool_call_id": "c1", "content": text}),
-                9 => json!({"content": [{"type": "text", "text": text}, {"type": "text", "text": "b"}], "role": "user"}),
-                10 => json!({"role": "assistant", "content": text, "reasoning_content": "some thoughts"}),
+                9 => {
+                    json!({"content": [{"type": "text", "text": text}, {"type": "text", "text": "b"}], "role": "user"})
+                }
+                10 => {
+                    json!({"role": "assistant", "content": text, "reasoning_content": "some thoughts"})
+                }
                 _ => self.rare(text),
             };
             self.messages.push(message);
@@ -110,9 +117,13 @@ impl Conversation {
         match self.below(6) {
             0 => json!({"role": "developer", "content": text}),
             1 => json!({"role": "system", "content": text}),
-            2 => json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}),
+            2 => {
+                json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]})
+            }
             3 => json!({"content": text}),
-            4 => json!({"role": "user", "content": text, "name": "n", "cache_control": {"type": "ephemeral"}}),
+            4 => {
+                json!({"role": "user", "content": text, "name": "n", "cache_control": {"type": "ephemeral"}})
+            }
             _ => json!(7),
         }
     }
