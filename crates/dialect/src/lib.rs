@@ -17,6 +17,7 @@ mod cache_control;
 mod cacheable;
 mod chunk;
 mod error_code;
+mod fact_scan;
 mod hook;
 mod json;
 mod last_question;
@@ -48,6 +49,7 @@ pub use chunk::{
     usage_from_body, usage_from_chunk,
 };
 pub use error_code::ErrorCode;
+pub use fact_scan::may_have_facts;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 pub use last_question::{LastQuestion, last_question};

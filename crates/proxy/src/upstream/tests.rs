@@ -19,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::*;
+use super::{connection::UpstreamConnection, *};
 
 const WORKER: WorkerId = WorkerId(1);
 /// Longest wait for something that is certain to come.
@@ -208,7 +208,7 @@ async fn an_idle_connection_is_used_and_kept_for_less_than_four_seconds() {
     let keep = async || {
         exchange(&pools, &worker).await;
         let connection = pooled(&pools).await;
-        pools.keep(WORKER, connection);
+        pools.release(WORKER, connection);
     };
     keep().await;
     let late = pools.clock.now() + Duration::from_secs(4);
@@ -220,7 +220,7 @@ async fn an_idle_connection_is_used_and_kept_for_less_than_four_seconds() {
     keep().await;
     pools.close_idle(pools.clock.now() + Duration::from_secs(1));
     let used = pools.take(WORKER, pools.clock.now());
-    pools.keep(WORKER, used.expect("it is kept"));
+    pools.release(WORKER, used.expect("it is kept"));
     pools.close_idle(pools.clock.now() + Duration::from_secs(4));
     assert!(pools.take(WORKER, pools.clock.now()).is_none());
 }
@@ -231,10 +231,10 @@ async fn the_connections_of_one_worker_are_closed_and_those_of_others_stay() {
     let pools = pools();
     exchange(&pools, &worker).await;
     let connection = pooled(&pools).await;
-    pools.keep(WORKER, connection);
+    pools.release(WORKER, connection);
     pools.close_worker(WorkerId(2));
     let connection = pooled(&pools).await;
-    pools.keep(WORKER, connection);
+    pools.release(WORKER, connection);
     pools.close_worker(WORKER);
     assert!(pools.take(WORKER, pools.clock.now()).is_none());
 }
@@ -248,7 +248,7 @@ async fn a_connection_that_its_worker_closed_while_idle_is_not_used_again() {
         assert_eq!(worker.connections(), sent);
         let notice = async {
             while let Some(connection) = pools.take(WORKER, pools.clock.now()) {
-                pools.keep(WORKER, connection);
+                pools.release(WORKER, connection);
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };

@@ -5,7 +5,10 @@ use kv_blocks::WorkerId;
 use proxy::FakeReply;
 use routing::receipt::{OutcomeKind, Receipt};
 
-use super::*;
+use super::{
+    sse_tracker::{MAX_PARTIAL_EVENT_BYTES, PARTIAL_EVENT_WAIT},
+    *,
+};
 use crate::request::{
     send::RoutedRequest,
     test_gateway::{ClientReply, ReplyEnding, TestGateway, attempts, outcome, outcome_kind},
