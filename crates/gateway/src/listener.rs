@@ -195,7 +195,9 @@ async fn connection(
         request.extensions_mut().insert(exchange.slot().peer());
         let (gateways, exchange, leaving) =
             (Arc::clone(&gateways), exchange.clone(), leaving.clone());
-        async move {
+        // On the heap until the reply's head is known: hyper keeps the place of this future as long
+        // as the connection.
+        Box::pin(async move {
             let answering = exchange.begin().await;
             let gateway = gateways.current();
             let mut response = request::answer(gateway, request.map(RequestBody::from)).await;
@@ -206,7 +208,7 @@ async fn connection(
                     .insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
-        }
+        })
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
