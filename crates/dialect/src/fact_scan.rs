@@ -115,20 +115,74 @@ mod tests {
 
     /// Text of which events are made, in any order.
     const PIECES: [&str; 32] = [
-        "{", "}", "[", "]", ",", ":", " : ", "\"", "\\\"", "null", "1", "\"a\"", "\"stop\"", "\"usage\"",
-        "\"finish_reason\"", "\"stop_reason\"", "\"error\"", "\"choices\"", "\"delta\"", "\"message\"",
-        "\"response\"", "\"id\"", "\"type\"", "\"message_stop\"", "\"response.completed\"",
-        "\"meta_info\"", "\"prompt_tokens\"", "\"us\\u0061ge\"", "\"object\"", "{\"prompt_tokens\":3}",
-        "{\"finish_reason\":\"stop\"}", "{\"id\":\"r\"}",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        " : ",
+        "\"",
+        "\\\"",
+        "null",
+        "1",
+        "\"a\"",
+        "\"stop\"",
+        "\"usage\"",
+        "\"finish_reason\"",
+        "\"stop_reason\"",
+        "\"error\"",
+        "\"choices\"",
+        "\"delta\"",
+        "\"message\"",
+        "\"response\"",
+        "\"id\"",
+        "\"type\"",
+        "\"message_stop\"",
+        "\"response.completed\"",
+        "\"meta_info\"",
+        "\"prompt_tokens\"",
+        "\"us\\u0061ge\"",
+        "\"object\"",
+        "{\"prompt_tokens\":3}",
+        "{\"finish_reason\":\"stop\"}",
+        "{\"id\":\"r\"}",
     ];
 
     /// A JSON value of such text, so that most events are valid.
     fn value() -> impl Strategy<Value = String> {
-        let scalar = prop::sample::select(&["null", "1", "\"a\"", "\"stop\"", "\"response\"", "\"message_stop\"", "\"response.failed\"", "{}", "[]"][..])
-            .prop_map(str::to_owned);
+        let scalar = prop::sample::select(
+            &[
+                "null",
+                "1",
+                "\"a\"",
+                "\"stop\"",
+                "\"response\"",
+                "\"message_stop\"",
+                "\"response.failed\"",
+                "{}",
+                "[]",
+            ][..],
+        )
+        .prop_map(str::to_owned);
         scalar.prop_recursive(4, 24, 4, |inner| {
             let name = prop::sample::select(
-                &["usage", "finish_reason", "stop_reason", "error", "choices", "delta", "message", "response", "id", "type", "object", "meta_info", "prompt_tokens", "us\\u0061ge"][..],
+                &[
+                    "usage",
+                    "finish_reason",
+                    "stop_reason",
+                    "error",
+                    "choices",
+                    "delta",
+                    "message",
+                    "response",
+                    "id",
+                    "type",
+                    "object",
+                    "meta_info",
+                    "prompt_tokens",
+                    "us\\u0061ge",
+                ][..],
             );
             let space = prop::sample::select(&["", " ", "\n\t"][..]);
             prop_oneof![

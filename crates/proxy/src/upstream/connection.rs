@@ -88,12 +88,17 @@ impl UpstreamConnection {
         let mut writer = Box::new(RequestWriter::new(request));
         let mut received = Vec::new();
         let head = poll_fn(|cx| {
-            if !writer.is_done()
-                && let Poll::Ready(Err(error)) = writer.poll_write(&mut self.stream, cx)
-            {
-                return Poll::Ready(Err(ExchangeFailure::Broken(error)));
+            let written = if writer.is_done() {
+                Poll::Pending
+            } else {
+                writer.poll_write(&mut self.stream, cx)
+            };
+            match (self.poll_head(cx, &method, &mut received), written) {
+                // A worker may answer and close before it has read the whole request.
+                (Poll::Ready(Ok(reply)), _) => Poll::Ready(Ok(reply)),
+                (_, Poll::Ready(Err(error))) => Poll::Ready(Err(ExchangeFailure::Broken(error))),
+                (head, _) => head,
             }
-            self.poll_head(cx, &method, &mut received)
         });
         match head.await {
             Ok((head, first)) => Ok(BegunReply {

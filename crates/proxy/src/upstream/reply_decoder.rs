@@ -93,7 +93,8 @@ impl ReplyDecoder {
     ) -> Result<usize, FramingFault> {
         match &mut self.0 {
             Framing::Length(left) => {
-                let taken = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
+                let taken =
+                    usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
                 body.extend_from_slice(&input[..taken]);
                 *left -= taken as u64;
                 Ok(taken)
@@ -107,7 +108,8 @@ impl ReplyDecoder {
                 while at < input.len() && *state != ChunkState::End {
                     if let ChunkState::Data(left) = state {
                         let rest = &input[at..];
-                        let taken = usize::try_from(*left).map_or(rest.len(), |left| left.min(rest.len()));
+                        let taken =
+                            usize::try_from(*left).map_or(rest.len(), |left| left.min(rest.len()));
                         body.extend_from_slice(&rest[..taken]);
                         at += taken;
                         *left -= taken as u64;
@@ -190,7 +192,11 @@ mod tests {
     use super::*;
 
     /// Decodes `input` in pieces of `step` bytes; returns the body and the bytes behind it.
-    fn decode(mut decoder: ReplyDecoder, input: &[u8], step: usize) -> Result<(Vec<u8>, usize), FramingFault> {
+    fn decode(
+        mut decoder: ReplyDecoder,
+        input: &[u8],
+        step: usize,
+    ) -> Result<(Vec<u8>, usize), FramingFault> {
         let (mut body, mut behind) = (Vec::new(), 0);
         for piece in input.chunks(step) {
             behind += piece.len() - decoder.decode(piece, &mut body)?;
@@ -201,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_body_is_the_same_wherever_its_bytes_are_cut() {
-        let chunked = b"5\r\nhello\r\nA ;name=\"v\"\r\n0123456789\r\n000\r\nx-sum: 1\r\nx: 2\r\n\r\nnext";
+        let chunked =
+            b"5\r\nhello\r\nA ;name=\"v\"\r\n0123456789\r\n000\r\nx-sum: 1\r\nx: 2\r\n\r\nnext";
         for step in 1..=chunked.len() {
             let decoded = decode(ReplyDecoder::chunked(), chunked, step);
             assert_eq!(decoded, Ok((b"hello0123456789".to_vec(), 4)), "{step}");
@@ -225,10 +232,22 @@ mod tests {
     #[test]
     fn chunks_that_other_readers_could_take_for_something_else_are_refused() {
         for framing in [
-            "\r\n", "x\r\n", "-1\r\n", "+5\r\nhello\r\n", "0x5\r\nhello\r\n", "5\nhello\r\n",
-            "5\r\nhello0\r\n\r\n", "5\r\nhello\n0\r\n\r\n", "5\rhello\r\n", " 5\r\nhello\r\n",
-            "5 5\r\nhello\r\n", "5;a\n\r\nhello\r\n", "0\r\nx\n\r\n", "0\r\n\r\r\n",
-            "10000000000000000\r\n", "ffffffffffffffff0\r\n",
+            "\r\n",
+            "x\r\n",
+            "-1\r\n",
+            "+5\r\nhello\r\n",
+            "0x5\r\nhello\r\n",
+            "5\nhello\r\n",
+            "5\r\nhello0\r\n\r\n",
+            "5\r\nhello\n0\r\n\r\n",
+            "5\rhello\r\n",
+            " 5\r\nhello\r\n",
+            "5 5\r\nhello\r\n",
+            "5;a\n\r\nhello\r\n",
+            "0\r\nx\n\r\n",
+            "0\r\n\r\r\n",
+            "10000000000000000\r\n",
+            "ffffffffffffffff0\r\n",
         ] {
             let decoded = decode(ReplyDecoder::chunked(), framing.as_bytes(), 100);
             assert!(decoded.is_err_and(|fault| fault != ended()), "{framing:?}");
@@ -243,9 +262,17 @@ mod tests {
     #[test]
     fn extensions_and_trailers_have_a_limit() {
         let long = "a".repeat(MAX_UNUSED_BYTES + 1);
-        for framing in [format!("5;{long}"), format!("0\r\n{long}"), "1;a\r\n \r\n".repeat(MAX_UNUSED_BYTES)] {
+        for framing in [
+            format!("5;{long}"),
+            format!("0\r\n{long}"),
+            "1;a\r\n \r\n".repeat(MAX_UNUSED_BYTES),
+        ] {
             let decoded = decode(ReplyDecoder::chunked(), framing.as_bytes(), 4096);
-            assert!(decoded.is_err_and(|fault| fault != ended()), "{:.9}", framing);
+            assert!(
+                decoded.is_err_and(|fault| fault != ended()),
+                "{:.9}",
+                framing
+            );
         }
     }
 }

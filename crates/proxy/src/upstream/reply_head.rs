@@ -147,16 +147,13 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
             digits.parse::<u64>().ok().filter(|_| all_digits)
         });
     let first = lengths.next()??;
-    lengths
-        .all(|length| length == Some(first))
-        .then_some(first)
+    lengths.all(|length| length == Some(first)).then_some(first)
 }
 
 /// Returns whether the connection outlives the reply.
 fn keeps_alive(headers: &HeaderMap, version: Version) -> bool {
-    let named = |option: &str| {
-        tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(option))
-    };
+    let named =
+        |option: &str| tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(option));
     !named("close") && (version == Version::HTTP_11 || named("keep-alive"))
 }
 
@@ -189,12 +186,24 @@ mod tests {
             ("content-length: 5, 5\r\nContent-Length: 5", length(5), true),
             ("content-length: 0\r\nconnection: Close", length(0), false),
             ("transfer-encoding: chunked", chunked(), true),
-            ("transfer-encoding: gzip\r\nTransfer-Encoding: x, Chunked", chunked(), true),
-            ("transfer-encoding: chunked, gzip", ReplyDecoder::until_close(), false),
+            (
+                "transfer-encoding: gzip\r\nTransfer-Encoding: x, Chunked",
+                chunked(),
+                true,
+            ),
+            (
+                "transfer-encoding: chunked, gzip",
+                ReplyDecoder::until_close(),
+                false,
+            ),
             ("x: y", ReplyDecoder::until_close(), false),
         ] {
             let head = format!("HTTP/1.1 200 OK\r\n{fields}");
-            assert_eq!(framing(Method::POST, &head), Ok((decoder, keeps_alive)), "{fields}");
+            assert_eq!(
+                framing(Method::POST, &head),
+                Ok((decoder, keeps_alive)),
+                "{fields}"
+            );
         }
     }
 
@@ -232,7 +241,11 @@ mod tests {
             ("1.0", "transfer-encoding: chunked"),
         ] {
             let head = format!("HTTP/{version} 200 OK\r\n{fields}");
-            assert_eq!(framing(Method::POST, &head), Err(InvalidReply::Framing), "{fields}");
+            assert_eq!(
+                framing(Method::POST, &head),
+                Err(InvalidReply::Framing),
+                "{fields}"
+            );
         }
     }
 
@@ -246,6 +259,9 @@ mod tests {
         assert_eq!(head.parts.headers.len(), 1);
         assert!(parse(Bytes::from(interim), &Method::POST).is_ok_and(|head| head.is_none()));
         let upgrade = "HTTP/1.1 101 Switching Protocols";
-        assert_eq!(framing(Method::POST, upgrade), Ok((ReplyDecoder::length(0), false)));
+        assert_eq!(
+            framing(Method::POST, upgrade),
+            Ok((ReplyDecoder::length(0), false))
+        );
     }
 }

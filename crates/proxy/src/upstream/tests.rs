@@ -321,6 +321,32 @@ async fn a_reply_that_announces_its_length_knows_its_end_without_another_read() 
 }
 
 #[tokio::test]
+async fn a_reply_that_comes_before_the_whole_request_is_sent_is_not_lost() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let worker = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        stream.read_exact(&mut [0; 64]).await.expect("a request");
+        let refusal = "HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\nlong";
+        let written = stream.write_all(refusal.as_bytes()).await;
+        written.expect("the router reads meanwhile");
+        // It closes with most of the request unread, which resets the connection.
+    });
+    let mut request = request();
+    *request.body_mut() = vec![b' '; 64 << 20].into();
+    *request.method_mut() = http::Method::POST;
+    let address = Address::Tcp {
+        host: "127.0.0.1".to_owned(),
+        port,
+    };
+    let sent = timeout(SOON, send_once(&address, request, SOON)).await;
+    let mut reply = sent.expect("in time").expect("a reply");
+    assert_eq!(reply.head.status, 413);
+    assert_eq!(reply.body.read_to_end(4).await.expect("whole"), "long");
+    worker.await.expect("it ends");
+}
+
+#[tokio::test]
 async fn a_connection_to_a_server_that_is_no_worker_is_closed_after_its_reply() {
     let mut server = LoopbackWorker::start(HELLO, AfterReply::KeepsOpen).await;
     let address = Address::Tcp {
