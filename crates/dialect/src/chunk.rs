@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use memchr::memmem;
+
 use crate::{
     Dialect,
     json::{self, RawJson},
@@ -257,8 +259,7 @@ pub fn is_done(data: &[u8]) -> bool {
 /// engine's own events count.
 #[derive(Debug)]
 pub struct EndingTracker {
-    /// The event that ends a stream of this dialect contains one of these; other events are not
-    /// parsed.
+    /// The event that ends a stream of this dialect contains one of these.
     words: &'static [&'static [u8]],
     seen: bool,
 }
@@ -283,17 +284,12 @@ impl EndingTracker {
         Some(Self { words, seen: false })
     }
 
-    /// Checks one event's data, and calls `chunk` to parse it where it may be the ending.
-    pub fn observe_event<'a>(
-        &mut self,
-        data: &[u8],
-        chunk: impl FnOnce() -> Option<&'a StreamChunk<'a>>,
-    ) {
-        let stands = |word: &&[u8]| data.windows(word.len()).any(|window| window == *word);
-        if self.seen || !(is_done(data) || self.words.iter().any(stands)) {
-            return;
-        }
-        self.seen = is_done(data) || chunk().is_some_and(StreamChunk::ends);
+    /// Checks one event: its data, and what was read from it if it [may have
+    /// facts](crate::may_have_facts).
+    pub fn observe_event(&mut self, data: &[u8], chunk: Option<&StreamChunk<'_>>) {
+        let stands = |word: &&[u8]| memmem::find(data, word).is_some();
+        let ends = || chunk.is_some_and(StreamChunk::ends) && self.words.iter().any(stands);
+        self.seen = self.seen || is_done(data) || ends();
     }
 
     /// Skips an event that is too long to parse: its content is unknown, so the stream counts as
@@ -318,7 +314,7 @@ mod tests {
         let mut ending = EndingTracker::of(dialect).expect("it has streams");
         for data in events {
             let chunk = StreamChunk::read(data.as_bytes());
-            ending.observe_event(data.as_bytes(), || chunk.as_ref());
+            ending.observe_event(data.as_bytes(), chunk.as_ref());
         }
         ending.is_complete()
     }

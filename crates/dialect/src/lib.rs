@@ -18,6 +18,7 @@ mod cacheable;
 mod chat_identity;
 mod chunk;
 mod error_code;
+mod fact_scan;
 mod hook;
 mod json;
 mod last_question;
@@ -51,6 +52,7 @@ pub use chunk::{
     usage_from_body, usage_from_chunk,
 };
 pub use error_code::ErrorCode;
+pub use fact_scan::may_have_facts;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 pub use last_question::{LastQuestion, last_question};

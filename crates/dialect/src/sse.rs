@@ -9,6 +9,8 @@
 
 use std::borrow::Cow;
 
+use memchr::{memchr, memchr2};
+
 /// Maximum length of a buffered event: a longer one passes and is reported as oversized.
 pub const MAX_EVENT_BYTES: usize = 1 << 20;
 
@@ -88,7 +90,8 @@ impl SseSplitter {
                 }
                 continue;
             }
-            let line = line_bytes(&chunk[at..]);
+            let rest = &chunk[at..];
+            let line = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
             if line > 0 {
                 self.in_line = true;
                 self.block += line;
@@ -167,9 +170,13 @@ fn event(block: &[u8], first_of_stream: bool) -> Option<SseEvent<'_>> {
     };
     let mut name = None;
     let mut data: Option<Cow<'_, [u8]>> = None;
-    // A line feed after a carriage return makes an empty line here, which has no effect.
-    for line in block.split(|byte| matches!(byte, b'\n' | b'\r')) {
-        let (field, value) = match line.iter().position(|byte| *byte == b':') {
+    let mut rest = block;
+    while !rest.is_empty() {
+        let end = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
+        let line = &rest[..end];
+        // A line feed after a carriage return makes an empty line here, which has no effect.
+        rest = rest.get(end + 1..).unwrap_or_default();
+        let (field, value) = match memchr(b':', line) {
             Some(colon) => (&line[..colon], &line[colon + 1..]),
             None => (line, &[][..]),
         };
@@ -188,26 +195,4 @@ fn event(block: &[u8], first_of_stream: bool) -> Option<SseEvent<'_>> {
         }
     }
     data.map(|data| SseEvent::Data { name, data })
-}
-
-/// Returns the number of leading bytes that end no line; the loop checks eight at a time.
-fn line_bytes(bytes: &[u8]) -> usize {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    let zeros = |word: u64| word.wrapping_sub(LOW) & !word & HIGH;
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut plain = 0;
-    for word in words {
-        let word = u64::from_le_bytes(*word);
-        let ends = zeros(word ^ (LOW * u64::from(b'\n'))) | zeros(word ^ (LOW * u64::from(b'\r')));
-        if ends != 0 {
-            return plain + ends.trailing_zeros() as usize / 8;
-        }
-        plain += 8;
-    }
-    plain
-        + rest
-            .iter()
-            .take_while(|byte| !matches!(byte, b'\n' | b'\r'))
-            .count()
 }

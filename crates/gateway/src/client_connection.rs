@@ -3,6 +3,7 @@
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use config::ServerSection;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use http::{
     HeaderValue, Request, Response,
     header::{CONNECTION, HOST},
@@ -63,6 +64,12 @@ struct ClientService {
     exchange: ExchangeTracker,
 }
 
+/// What ends a connection from outside.
+enum Interruption {
+    MustClose,
+    Drain,
+}
+
 /// Serves the requests of a connection until it ends, or until `phase` ends it.
 pub(crate) async fn serve(
     gateways: Arc<CurrentGateway>,
@@ -109,7 +116,9 @@ async fn serve_http1(
     let upgraded: Mutex<Option<(GuardedConversation, ExchangeGuard)>> = Mutex::default();
     let service = service_fn(|request| {
         let (client, leaving, upgraded) = (client.clone(), leaving.clone(), &upgraded);
-        async move {
+        // On the heap until the reply's head is known: hyper keeps the place of this future as long
+        // as the connection.
+        Box::pin(async move {
             let answering = client.exchange.begin().await;
             let mut response = client.answer(request).await;
             let answering = match response.body_mut().take_conversation() {
@@ -126,6 +135,13 @@ async fn serve_http1(
                     .insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
+        })
+    });
+    let mut interruptions = FuturesUnordered::new();
+    interruptions.push(async {
+        tokio::select! {
+            () = exchange.slot().must_close() => Interruption::MustClose,
+            () = reached(&mut phase, ListenerPhase::Drain) => Interruption::Drain,
         }
     });
     let mut builder = http1::Builder::new();
@@ -139,12 +155,16 @@ async fn serve_http1(
     let result = {
         let mut connection = pin!(connection.with_upgrades());
         tokio::select! {
+            // Polled first, and for each event of a reply; the others only when they are woken.
+            biased;
             result = connection.as_mut() => result,
-            // The connection is idle: no request is lost.
-            () = exchange.slot().must_close() => return Ok(()),
-            () = reached(&mut phase, ListenerPhase::Drain) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+            ended = interruptions.next() => match ended {
+                // The connection is idle: no request is lost.
+                Some(Interruption::MustClose) | None => return Ok(()),
+                Some(Interruption::Drain) => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
         }
     };

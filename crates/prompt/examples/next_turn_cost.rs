@@ -3,7 +3,7 @@
 //! whole: `cargo run --release -p prompt --example next_turn_cost`. With the argument `profile` it
 //! computes the remembered turns of one size only.
 
-use std::{error::Error, fmt, hint::black_box, path::PathBuf, time::Instant};
+use std::{error::Error, fmt, hint::black_box, path::PathBuf, sync::Arc, time::Instant};
 
 use kv_blocks::{BlockSize, HashScheme, PromptBlocks};
 use prompt::{
@@ -147,7 +147,7 @@ fn by_whole_text(model: &PromptModel, json: &str) -> Outcome<TokenIds> {
 fn hashed(blocks: &PromptBlocks) -> TokenIds {
     let size = BlockSize::new(16).expect("16 is a block size");
     black_box(blocks.chain(size));
-    blocks.tokens().clone()
+    Arc::clone(blocks.tokens().expect("a chat has tokens"))
 }
 
 #[expect(clippy::disallowed_methods, reason = "it measures, nothing else")]

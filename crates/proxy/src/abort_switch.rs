@@ -5,47 +5,75 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
 };
 
 use tokio::sync::watch;
 
 /// Set once, when the drain time is up.
 #[derive(Debug, Default)]
-pub struct AbortSwitch(watch::Sender<bool>);
+pub struct AbortSwitch {
+    is_set: Arc<AtomicBool>,
+    signal: watch::Sender<bool>,
+}
 
 impl AbortSwitch {
     /// Aborts all running requests.
     pub fn abort(&self) {
-        self.0.send_replace(true);
+        self.is_set.store(true, Ordering::Release);
+        self.signal.send_replace(true);
     }
 
     /// Returns a future that resolves when the switch is set.
     pub fn aborted(&self) -> AbortSignal {
-        let mut switch = self.0.subscribe();
-        AbortSignal(Box::pin(async move {
-            if switch.wait_for(|thrown| *thrown).await.is_err() {
-                // The switch is dropped and can never be set.
-                std::future::pending::<()>().await;
-            }
-        }))
+        let mut switch = self.signal.subscribe();
+        AbortSignal {
+            is_set: Arc::clone(&self.is_set),
+            registered: None,
+            signal: Box::pin(async move {
+                if switch.wait_for(|thrown| *thrown).await.is_err() {
+                    // The switch is dropped and can never be set.
+                    std::future::pending::<()>().await;
+                }
+            }),
+        }
     }
 }
 
 /// A request's side of the switch.
-pub struct AbortSignal(Pin<Box<dyn Future<Output = ()> + Send>>);
+///
+/// A relayed reply polls it for each event, so a task that is registered already only reads a flag:
+/// it takes no lock that all requests share.
+pub struct AbortSignal {
+    is_set: Arc<AtomicBool>,
+    /// The task that the signal wakes.
+    registered: Option<Waker>,
+    signal: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
 
 impl Future for AbortSignal {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
+        if self.is_set.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        let waker = self.registered.as_ref();
+        if waker.is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
+        self.registered = Some(cx.waker().clone());
+        self.signal.as_mut().poll(cx)
     }
 }
 
 impl fmt::Debug for AbortSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Cutting")
+        f.write_str("AbortSignal")
     }
 }
 

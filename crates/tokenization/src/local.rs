@@ -66,7 +66,7 @@ impl LocalTokenizer {
         }
         match &view.prompt {
             PromptPart::Messages(messages) => {
-                self.tokenize_chat(chat_request(*messages, &view.rendering))
+                self.tokenize_chat(chat_request(messages.raw(), &view.rendering))
             }
             PromptPart::Text(text) => {
                 self.tokenize_text(text, view.rendering.add_special_tokens.unwrap_or(true))
@@ -159,7 +159,7 @@ pub fn text_of<'v>(
 ) -> Option<Result<(Cow<'v, str>, bool), PromptError>> {
     match prompt {
         PromptPart::Messages(messages) => {
-            let chat = chat_request(*messages, rendering);
+            let chat = chat_request(messages.raw(), rendering);
             let add_special_tokens = chat.add_special_tokens;
             Some(
                 model

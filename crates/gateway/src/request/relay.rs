@@ -8,12 +8,13 @@
 //! an event boundary, plus at most one error event of the router. Dropping the body (the client
 //! hung up) drops the worker's connection with it.
 
+mod limit_timer;
+mod sse_tracker;
 #[cfg(test)]
 mod tests;
 mod translation;
 
 use std::{
-    cell::LazyCell,
     collections::VecDeque,
     io,
     pin::Pin,
@@ -23,7 +24,7 @@ use std::{
 
 use bytes::Bytes;
 use config::RequestSection;
-use dialect::{ApiError, EndingTracker, ErrorCode, SseEvent, SseSplitter, StreamChunk, is_done};
+use dialect::{ApiError, EndingTracker, ErrorCode, SseEvent, StreamChunk, may_have_facts};
 use fleet::FailureKind;
 use http_body::{Body, Frame, SizeHint};
 use kv_blocks::Moment;
@@ -31,13 +32,9 @@ use net::Clock;
 use proxy::{AbortSignal, UpstreamBody};
 use tokio::time::{Sleep, sleep};
 
-use self::translation::StreamTranslation;
+use self::{limit_timer::LimitTimer, sse_tracker::SseTracker, translation::StreamTranslation};
 use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
 
-/// Longest wait for the rest of a partial event.
-const PARTIAL_EVENT_WAIT: Duration = Duration::from_millis(50);
-/// Longest partial event, bytes.
-const MAX_PARTIAL_EVENT_BYTES: usize = 1024 * 1024;
 /// Pause between the error event and the unclean close: the connection flushes meanwhile.
 const FLUSH: Duration = Duration::from_millis(20);
 
@@ -62,9 +59,7 @@ pub(crate) struct ReplyRelay {
     clock: Clock,
     limits: RequestSection,
     started: Moment,
-    /// Fires when no byte arrived within the idle limit, or when a partial event has waited long
-    /// enough.
-    timer: Pin<Box<Sleep>>,
+    timer: LimitTimer,
     last_byte: Moment,
     /// Resolves at the end of the drain time.
     abort: AbortSignal,
@@ -86,19 +81,6 @@ enum RelayEnd {
     Breaking(Pin<Box<Sleep>>),
     /// The reply has ended.
     Over,
-}
-
-/// The state of an event stream.
-#[derive(Debug)]
-struct SseTracker {
-    splitter: SseSplitter,
-    /// `None`: the stream has no end marker.
-    ending: Option<EndingTracker>,
-    partial_event: Vec<Bytes>,
-    partial_bytes: usize,
-    partial_since: Option<Moment>,
-    /// A part of an event is already sent.
-    part_out: bool,
 }
 
 /// The reason why the router cut a running reply.
@@ -127,7 +109,7 @@ impl ReplyRelay {
             upstream: rest,
             limits,
             started: now,
-            timer: Box::pin(sleep(limits.stream_idle_timeout)),
+            timer: LimitTimer::new(now + limits.stream_idle_timeout, now),
             last_byte: now,
             abort,
             events: (kind == BodyKind::Events)
@@ -138,7 +120,7 @@ impl ReplyRelay {
             clock,
             guard,
         };
-        relay.take_in(first);
+        relay.take_in(first, now);
         relay
     }
 
@@ -147,9 +129,13 @@ impl ReplyRelay {
     fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.upstream.poll_data(cx) {
             Poll::Ready(Some(Ok(data))) => {
-                self.take_in(data);
-                // A body of announced length is not polled again after its last byte: the end is
-                // noticed here.
+                let now = self.clock.now();
+                if self.is_too_long(now) {
+                    self.cut(CutReason::TooLong);
+                    return Poll::Ready(());
+                }
+                self.take_in(data, now);
+                // The end of most bodies is known with their last bytes: it leaves with them.
                 if self.upstream.is_end() {
                     self.ended();
                 }
@@ -164,20 +150,17 @@ impl ReplyRelay {
                     self.cut(CutReason::GoingDown);
                     return Poll::Ready(());
                 }
-                ready!(self.arm(cx));
-                if !self.handle_expired_limits() {
-                    // The timer fired early by the timer's granularity: arm it again.
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
+                let next = self.next_limit();
+                ready!(self.timer.poll_until(cx, next, &self.clock));
+                self.handle_expired_limit();
             }
         }
         Poll::Ready(())
     }
 
     /// Sorts arriving bytes into complete ones and those of a partial event.
-    fn take_in(&mut self, data: Bytes) {
-        self.last_byte = self.clock.now();
+    fn take_in(&mut self, data: Bytes, now: Moment) {
+        self.last_byte = now;
         if self.translation.is_some() {
             return self.translate(&data);
         }
@@ -189,57 +172,31 @@ impl ReplyRelay {
         let pushed = events
             .splitter
             .push(&data, |event| read_event(guard, ending, event));
-        events.sort(data, pushed.complete, self.last_byte, &mut self.ready);
+        events.sort(data, pushed.complete, now, &mut self.ready);
     }
 
-    /// Arms the timer for the next event that does not depend on the worker.
-    fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Returns when the next limit ends that does not depend on the worker.
+    fn next_limit(&self) -> Moment {
+        let idle = self.last_byte + self.limits.stream_idle_timeout;
+        let total = self.started + self.limits.stream_max_duration;
+        let partial = self.events.as_ref().and_then(SseTracker::waits_until);
+        idle.min(total).min(partial.unwrap_or(idle))
+    }
+
+    fn is_too_long(&self, now: Moment) -> bool {
+        now.since(self.started) >= self.limits.stream_max_duration
+    }
+
+    /// Handles the limit that has ended.
+    fn handle_expired_limit(&mut self) {
         let now = self.clock.now();
-        let (idle, total) = (
-            self.limits.stream_idle_timeout,
-            self.limits.stream_max_duration,
-        );
-        let idle = idle.saturating_sub(now.since(self.last_byte));
-        let total = total.saturating_sub(now.since(self.started));
-        let partial = self.events.as_ref().and_then(|events| events.partial_since);
-        let partial = partial.map_or(Duration::MAX, |since| {
-            PARTIAL_EVENT_WAIT.saturating_sub(now.since(since))
-        });
-        let next = idle.min(total).min(partial);
-        if next.is_zero() {
-            // A timer for this very moment fires at the next tick and would be armed again there:
-            // it would never fire.
-            return Poll::Ready(());
-        }
-        self.timer
-            .as_mut()
-            .reset(tokio::time::Instant::now() + next);
-        self.timer.as_mut().poll(cx)
-    }
-
-    fn is_too_long(&self) -> bool {
-        self.clock.now().since(self.started) >= self.limits.stream_max_duration
-    }
-
-    /// Handles the limits that have expired; returns whether there is something to do now.
-    fn handle_expired_limits(&mut self) -> bool {
-        let now = self.clock.now();
-        if self.is_too_long() {
-            return true;
-        }
-        if now.since(self.last_byte) >= self.limits.stream_idle_timeout {
+        if self.is_too_long(now) {
+            self.cut(CutReason::TooLong);
+        } else if now.since(self.last_byte) >= self.limits.stream_idle_timeout {
             self.cut(CutReason::Idle);
-            return true;
-        }
-        if let Some(events) = &mut self.events
-            && events
-                .partial_since
-                .is_some_and(|since| now.since(since) >= PARTIAL_EVENT_WAIT)
-        {
+        } else if let Some(events) = &mut self.events {
             events.let_go(&mut self.ready);
-            return true;
         }
-        false
     }
 
     /// Ends the reply early: an error event where the framing allows one, then an unclean close.
@@ -284,15 +241,11 @@ impl ReplyRelay {
         };
         self.guard.record_cut(code, kind);
         if let Some(events) = &mut self.events {
-            // An event that will never be whole is useless. If a part of it is already sent, it is
-            // closed first, so that the error is an event of its own.
-            events.partial_event.clear();
-            events.partial_since = None;
+            let separator = events.drop_partial();
             let error = self
                 .guard
                 .error_shape()
                 .stream_event(&ApiError::new(code, message), self.guard.request_id());
-            let separator: &[u8] = if events.part_out { b"\n\n" } else { b"" };
             self.ready.push_back([separator, &error].concat().into());
         }
         self.end = RelayEnd::Breaking(Box::pin(sleep(FLUSH)));
@@ -327,18 +280,16 @@ impl ReplyRelay {
     }
 }
 
-/// Reads one event. Engines send an empty stop reason in every chunk of a chat, so each chunk is
-/// parsed once for both purposes.
+/// Reads the few facts that accounting needs from one event. Most events carry none, and are not
+/// parsed.
 fn read_event(guard: &mut RequestGuard, ending: &mut Option<EndingTracker>, event: SseEvent<'_>) {
     match event {
         SseEvent::Data { data, .. } => {
-            let chunk = LazyCell::new(|| StreamChunk::read(&data));
+            let chunk = read_facts(&data);
             if let Some(ending) = ending {
-                ending.observe_event(&data, || chunk.as_ref());
+                ending.observe_event(&data, chunk.as_ref());
             }
-            if has_facts(guard, &data)
-                && let Some(chunk) = &*chunk
-            {
+            if let Some(chunk) = &chunk {
                 guard.record_chunk(chunk);
             }
         }
@@ -350,64 +301,11 @@ fn read_event(guard: &mut RequestGuard, ending: &mut Option<EndingTracker>, even
     }
 }
 
-/// Reads the few facts that accounting needs from one event.
-fn read_data(guard: &mut RequestGuard, data: &[u8]) {
-    if has_facts(guard, data)
-        && let Some(chunk) = StreamChunk::read(data)
-    {
-        guard.record_chunk(&chunk);
-    }
-}
-
-/// Returns whether an event may contain such a fact.
-fn has_facts(guard: &RequestGuard, data: &[u8]) -> bool {
-    let contains = |key: &[u8]| data.windows(key.len()).any(|window| window == key);
-    let has_result =
-        || contains(b"\"usage\"") || contains(b"finish_reason") || contains(b"\"error\"");
-    let begins = || guard.stores_response() && contains(b"response.created");
-    !is_done(data) && (has_result() || begins())
-}
-
-impl SseTracker {
-    fn new(ending: Option<EndingTracker>) -> Self {
-        let splitter = SseSplitter::new();
-        Self {
-            splitter,
-            ending,
-            partial_event: Vec::new(),
-            partial_bytes: 0,
-            partial_since: None,
-            part_out: false,
-        }
-    }
-
-    /// Sorts `data`: its first `complete` bytes end whole events, the rest waits.
-    fn sort(&mut self, mut data: Bytes, complete: usize, now: Moment, ready: &mut VecDeque<Bytes>) {
-        if complete > 0 {
-            ready.extend(self.partial_event.drain(..));
-            self.partial_bytes = 0;
-            self.partial_since = None;
-            self.part_out = false;
-            ready.push_back(data.split_to(complete));
-        }
-        if data.is_empty() {
-            return;
-        }
-        self.partial_bytes += data.len();
-        self.partial_event.push(data);
-        self.partial_since.get_or_insert(now);
-        if self.partial_bytes > MAX_PARTIAL_EVENT_BYTES {
-            self.let_go(ready);
-        }
-    }
-
-    /// Stops waiting for the rest of an event.
-    fn let_go(&mut self, ready: &mut VecDeque<Bytes>) {
-        self.part_out |= !self.partial_event.is_empty();
-        ready.extend(self.partial_event.drain(..));
-        self.partial_bytes = 0;
-        self.partial_since = None;
-    }
+/// Reads the facts of one event, if it can carry any.
+fn read_facts(data: &[u8]) -> Option<StreamChunk<'_>> {
+    may_have_facts(data)
+        .then(|| StreamChunk::read(data))
+        .flatten()
 }
 
 impl Body for ReplyRelay {
@@ -426,10 +324,6 @@ impl Body for ReplyRelay {
                     relay.guard.complete();
                 }
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
-            }
-            if matches!(relay.end, RelayEnd::Open) && relay.is_too_long() {
-                relay.cut(CutReason::TooLong);
-                continue;
             }
             match &mut relay.end {
                 RelayEnd::Open => {}

@@ -2,7 +2,7 @@
 
 mod generator;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use kv_blocks::{BlockSize, HashScheme, PromptBlocks};
 use prompt::{Artefacts, ChatRequest, ConversationMemory, ConversationTurn, PromptModel};

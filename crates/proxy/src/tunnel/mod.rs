@@ -72,9 +72,7 @@ impl Tunnel {
         let Ok(client) = self.client.stream().await else {
             return TunnelEnd::ClientGone;
         };
-        let Ok(worker) = self.worker.stream().await else {
-            return TunnelEnd::Broken;
-        };
+        let worker = self.worker.stream();
         tokio::select! {
             end = carry(client, worker, self.limits) => end,
             () = abort => TunnelEnd::Aborted,

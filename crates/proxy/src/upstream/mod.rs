@@ -4,10 +4,15 @@
 //! No retries are decided here: a failure carries its class, C0 to C3, and the request path applies
 //! the rule.
 
+mod connection;
+mod connection_body;
 mod fake;
 mod local_faults;
 mod outgoing_body;
 mod pool;
+mod reply_decoder;
+mod reply_head;
+mod request_writer;
 mod send;
 #[cfg(test)]
 mod tests;
@@ -17,7 +22,6 @@ use std::{fmt, pin::Pin};
 pub use fake::{FakeReply, FakeUpstream};
 use outgoing_body::OutgoingBody;
 pub use pool::ConnectionPools;
-pub(crate) use pool::UpstreamConnection;
 pub use send::{
     BodyError, NotSent, OutgoingRequest, ReadError, SendFailure, UpstreamBody, UpstreamReply,
     send_once,

@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use crate::BodyRest;
 
 /// Bytes, and the rest of a client's body behind them, if there is one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OutgoingBody {
     first: Bytes,
     rest: Option<BodyRest>,
@@ -25,6 +25,11 @@ impl OutgoingBody {
 
     pub(super) fn new(first: Bytes, rest: Option<BodyRest>) -> Self {
         Self { first, rest }
+    }
+
+    /// Puts back the first bytes, which were not sent.
+    pub(super) fn with_first(self, first: Bytes) -> Self {
+        Self { first, ..self }
     }
 }
 

@@ -3,20 +3,20 @@
 
 use std::{
     io,
-    pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Request, Response, response};
-use http_body::Body as _;
-use hyper::{body::Incoming, upgrade::OnUpgrade};
+use http::{Request, StatusCode, response};
 use kv_blocks::WorkerId;
 use net::{Address, LocalFault, WorkerUrl};
 
 use super::{
-    ConnectionPools, OutgoingBody, SendFuture, Upstream, UpstreamConnection, fake::ScriptedBody,
+    ConnectionPools, OutgoingBody, SendFuture, Upstream,
+    connection::{BegunReply, ExchangeFailure, UpstreamConnection},
+    connection_body::ConnectionBody,
+    fake::ScriptedBody,
 };
 use crate::{BodyBuffer, BodyRest, WorkerUpgrade};
 
@@ -92,15 +92,12 @@ impl ConnectionPools {
         };
         let mut request = request.map(|first| OutgoingBody::new(first, rest));
         if let Some(mut connection) = idle {
-            match connection.sender().try_send_request(request).await {
-                Ok(response) => return Ok(reply(response, connection, pool_entry)),
-                // The request comes back whole if the connection closed before its first byte was
-                // written: the worker closed it while it was idle. The request goes out on a fresh
-                // one; no harm is done.
-                Err(mut failed) => match failed.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(no_head(failed.error())),
-                },
+            match connection.exchange(&mut request).await {
+                Ok(begun) => return Ok(reply(begun, connection, pool_entry)),
+                // The worker closed the connection while it was idle. The request goes out on a
+                // fresh one; no harm is done.
+                Err(ExchangeFailure::Unsent(body)) => *request.body_mut() = body,
+                Err(failure) => return Err(no_head(&failure)),
             }
         }
         // Large, and most requests reuse a connection: boxed, so that it does not enlarge every
@@ -128,45 +125,55 @@ pub async fn send_once(
 /// Sends the first request of a connection.
 async fn send_on(
     mut connection: UpstreamConnection,
-    request: Request<OutgoingBody>,
+    mut request: Request<OutgoingBody>,
     pool_entry: Option<(ConnectionPools, WorkerId)>,
 ) -> Result<UpstreamReply, SendFailure> {
-    match connection.sender().try_send_request(request).await {
-        Ok(response) => Ok(reply(response, connection, pool_entry)),
-        Err(mut failed) => Err(match failed.take_message() {
-            Some(_) => SendFailure::NotSent(NotSent::Unreachable),
-            None => no_head(failed.error()),
-        }),
+    match connection.exchange(&mut request).await {
+        Ok(begun) => Ok(reply(begun, connection, pool_entry)),
+        Err(failure) => Err(no_head(&failure)),
     }
 }
 
 fn reply(
-    response: Response<Incoming>,
+    begun: BegunReply,
     connection: UpstreamConnection,
     pool_entry: Option<(ConnectionPools, WorkerId)>,
 ) -> UpstreamReply {
-    let (mut head, incoming) = response.into_parts();
+    let BegunReply {
+        head,
+        first,
+        writer,
+    } = begun;
     UpstreamReply {
         body: UpstreamBody(Source::Connection(ConnectionBody {
-            upgrade: head.extensions.remove(),
-            incoming,
+            switches_protocol: head.parts.status == StatusCode::SWITCHING_PROTOCOLS,
+            decoder: head.decoder,
+            keeps_alive: head.keeps_alive,
+            received: first,
+            fault: None,
+            writer,
             connection: Some(connection),
             pool_entry,
         })),
-        head,
+        head: head.parts,
     }
 }
 
-fn no_head(error: &hyper::Error) -> SendFailure {
-    tracing::debug!(%error, "no head from the worker");
-    if error.is_parse() || error.is_parse_too_large() {
-        SendFailure::Protocol
-    } else {
-        SendFailure::NoHead
+fn no_head(failure: &ExchangeFailure) -> SendFailure {
+    match failure {
+        ExchangeFailure::Unsent(_) => SendFailure::NotSent(NotSent::Unreachable),
+        ExchangeFailure::Broken(error) => {
+            tracing::debug!(%error, "no head from the worker");
+            SendFailure::NoHead
+        }
+        ExchangeFailure::Invalid(reason) => {
+            tracing::debug!(%reason, "no valid head from the worker");
+            SendFailure::Protocol
+        }
     }
 }
 
-/// Performs the HTTP/1 handshake on a stream that is being opened; calls `local` for a local fault.
+/// Waits for a stream that is being opened; calls `local` for a local fault.
 async fn open(
     opening: impl Future<Output = io::Result<net::Stream>>,
     local: impl FnOnce(LocalFault, &io::Error),
@@ -182,9 +189,7 @@ async fn open(
             (None, _) => NotSent::Unreachable,
         })
     })?;
-    UpstreamConnection::handshake(stream)
-        .await
-        .map_err(|_| SendFailure::NotSent(NotSent::Unreachable))
+    Ok(UpstreamConnection::new(stream))
 }
 
 /// The rest of a worker's reply, with the connection that carries it. Dropping it closes the
@@ -196,17 +201,6 @@ pub struct UpstreamBody(Source);
 enum Source {
     Connection(ConnectionBody),
     Script(ScriptedBody),
-}
-
-#[derive(Debug)]
-struct ConnectionBody {
-    incoming: Incoming,
-    /// `None`: closed or released.
-    connection: Option<UpstreamConnection>,
-    /// The pool that the connection returns to; `None`: it is not reused.
-    pool_entry: Option<(ConnectionPools, WorkerId)>,
-    /// What follows a reply that changes the protocol.
-    upgrade: Option<OnUpgrade>,
 }
 
 /// A reply that broke off, or that is not valid HTTP.
@@ -239,21 +233,7 @@ impl UpstreamBody {
     pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         match &mut self.0 {
             Source::Script(script) => script.poll_data(cx),
-            Source::Connection(body) => loop {
-                match ready!(Pin::new(&mut body.incoming).poll_frame(cx)) {
-                    None => return Poll::Ready(None),
-                    Some(Err(error)) => {
-                        return Poll::Ready(Some(Err(BodyError(error.to_string()))));
-                    }
-                    Some(Ok(frame)) => {
-                        if let Ok(data) = frame.into_data()
-                            && !data.is_empty()
-                        {
-                            return Poll::Ready(Some(Ok(data)));
-                        }
-                    }
-                }
-            },
+            Source::Connection(body) => body.poll_data(cx),
         }
     }
 
@@ -281,7 +261,7 @@ impl UpstreamBody {
     /// Returns whether the end is reached; known only where the reply announces its length.
     pub fn is_end(&self) -> bool {
         match &self.0 {
-            Source::Connection(body) => body.incoming.is_end_stream(),
+            Source::Connection(body) => body.decoder.is_end(),
             Source::Script(script) => script.is_end(),
         }
     }
@@ -289,7 +269,7 @@ impl UpstreamBody {
     /// Returns the number of bytes that are left, where the reply announces its length.
     pub fn announced(&self) -> Option<u64> {
         match &self.0 {
-            Source::Connection(body) => body.incoming.size_hint().exact(),
+            Source::Connection(body) => body.decoder.announced(),
             Source::Script(script) => script.announced(),
         }
     }
@@ -297,13 +277,7 @@ impl UpstreamBody {
     /// Keeps the connection for another request: the reply was read to its end.
     pub fn release(&mut self) {
         match &mut self.0 {
-            Source::Connection(body) => {
-                if let (Some(connection), Some((pools, worker))) =
-                    (body.connection.take(), &body.pool_entry)
-                {
-                    pools.release(*worker, connection);
-                }
-            }
+            Source::Connection(body) => body.release(),
             Source::Script(script) => script.release(),
         }
     }
@@ -311,7 +285,7 @@ impl UpstreamBody {
     /// Returns the connection behind a reply that changes the protocol; `None`: this one does not.
     pub fn into_upgrade(self) -> Option<WorkerUpgrade> {
         match self.0 {
-            Source::Connection(body) => Some(WorkerUpgrade::new(body.upgrade?, body.connection?)),
+            Source::Connection(body) => body.into_upgrade(),
             Source::Script(_) => None,
         }
     }

@@ -19,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::*;
+use super::{connection::UpstreamConnection, *};
 
 const WORKER: WorkerId = WorkerId(1);
 /// Longest wait for something that is certain to come.
@@ -208,7 +208,7 @@ async fn an_idle_connection_is_used_and_kept_for_less_than_four_seconds() {
     let keep = async || {
         exchange(&pools, &worker).await;
         let connection = pooled(&pools).await;
-        pools.keep(WORKER, connection);
+        pools.release(WORKER, connection);
     };
     keep().await;
     let late = pools.clock.now() + Duration::from_secs(4);
@@ -220,7 +220,7 @@ async fn an_idle_connection_is_used_and_kept_for_less_than_four_seconds() {
     keep().await;
     pools.close_idle(pools.clock.now() + Duration::from_secs(1));
     let used = pools.take(WORKER, pools.clock.now());
-    pools.keep(WORKER, used.expect("it is kept"));
+    pools.release(WORKER, used.expect("it is kept"));
     pools.close_idle(pools.clock.now() + Duration::from_secs(4));
     assert!(pools.take(WORKER, pools.clock.now()).is_none());
 }
@@ -231,10 +231,10 @@ async fn the_connections_of_one_worker_are_closed_and_those_of_others_stay() {
     let pools = pools();
     exchange(&pools, &worker).await;
     let connection = pooled(&pools).await;
-    pools.keep(WORKER, connection);
+    pools.release(WORKER, connection);
     pools.close_worker(WorkerId(2));
     let connection = pooled(&pools).await;
-    pools.keep(WORKER, connection);
+    pools.release(WORKER, connection);
     pools.close_worker(WORKER);
     assert!(pools.take(WORKER, pools.clock.now()).is_none());
 }
@@ -248,7 +248,7 @@ async fn a_connection_that_its_worker_closed_while_idle_is_not_used_again() {
         assert_eq!(worker.connections(), sent);
         let notice = async {
             while let Some(connection) = pools.take(WORKER, pools.clock.now()) {
-                pools.keep(WORKER, connection);
+                pools.release(WORKER, connection);
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -318,6 +318,32 @@ async fn a_reply_that_announces_its_length_knows_its_end_without_another_read() 
     let worker = LoopbackWorker::start(endless, AfterReply::Closes).await;
     let body = send(&pools(), &worker).await.expect("a head").body;
     assert_eq!(body.announced(), None);
+}
+
+#[tokio::test]
+async fn a_reply_that_comes_before_the_whole_request_is_sent_is_not_lost() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let worker = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        stream.read_exact(&mut [0; 64]).await.expect("a request");
+        let refusal = "HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\nlong";
+        let written = stream.write_all(refusal.as_bytes()).await;
+        written.expect("the router reads meanwhile");
+        // It closes with most of the request unread, which resets the connection.
+    });
+    let mut request = request();
+    *request.body_mut() = vec![b' '; 64 << 20].into();
+    *request.method_mut() = http::Method::POST;
+    let address = Address::Tcp {
+        host: "127.0.0.1".to_owned(),
+        port,
+    };
+    let sent = timeout(SOON, send_once(&address, request, SOON)).await;
+    let mut reply = sent.expect("in time").expect("a reply");
+    assert_eq!(reply.head.status, 413);
+    assert_eq!(reply.body.read_to_end(4).await.expect("whole"), "long");
+    worker.await.expect("it ends");
 }
 
 #[tokio::test]

@@ -5,7 +5,10 @@ use kv_blocks::WorkerId;
 use proxy::FakeReply;
 use routing::receipt::{OutcomeKind, Receipt};
 
-use super::*;
+use super::{
+    sse_tracker::{MAX_PARTIAL_EVENT_BYTES, PARTIAL_EVENT_WAIT},
+    *,
+};
 use crate::request::{
     send::RoutedRequest,
     test_gateway::{ClientReply, ReplyEnding, TestGateway, attempts, outcome, outcome_kind},
@@ -378,4 +381,12 @@ async fn an_error_event_ends_a_translated_stream() {
     assert_eq!(names(&reply.text()).last(), Some(&"error"));
     assert_eq!(reply.ending, ReplyEnding::Broken);
     assert_eq!(outcome_kind(&receipt), OutcomeKind::UpstreamError);
+}
+
+/// Thousands of streams wait at the same time, each with one of these.
+#[test]
+fn a_reply_that_waits_for_its_next_event_takes_little_memory() {
+    assert!(size_of::<ReplyRelay>() <= 1280);
+    assert!(size_of::<RequestGuard>() <= 512);
+    assert!(size_of::<UpstreamBody>() <= 192);
 }

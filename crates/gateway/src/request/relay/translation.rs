@@ -8,7 +8,7 @@ use dialect::{ChunkOutcome, ErrorCode, SseEvent};
 use tokio::time::sleep;
 
 use super::{
-    super::translate::StreamTranslator, CutReason, FLUSH, RelayEnd, ReplyRelay, read_data,
+    super::translate::StreamTranslator, CutReason, FLUSH, RelayEnd, ReplyRelay, read_facts,
 };
 
 /// The translator and its progress.
@@ -44,7 +44,9 @@ impl ReplyRelay {
         let mut too_long = false;
         events.splitter.push(data, |event| match event {
             SseEvent::Data { data, .. } => {
-                read_data(guard, &data);
+                if let Some(chunk) = read_facts(&data) {
+                    guard.record_chunk(&chunk);
+                }
                 if *reached == ChunkOutcome::Going {
                     *reached = stream.push(&data, &mut out);
                 }
@@ -70,7 +72,9 @@ impl ReplyRelay {
         let (guard, mut out) = (&mut self.guard, Vec::new());
         events.splitter.finish(|event| {
             if let SseEvent::Data { data, .. } = event {
-                read_data(guard, &data);
+                if let Some(chunk) = read_facts(&data) {
+                    guard.record_chunk(&chunk);
+                }
                 if *reached == ChunkOutcome::Going {
                     *reached = stream.push(&data, &mut out);
                 }
