@@ -30,7 +30,7 @@ impl ChainHead {
         let head = &self.hashes[..self.blocks];
         let rest = &tokens[self.blocks * self.size.len()..];
         let rest = scheme.chain(head.last().copied(), rest, self.size);
-        head.iter().copied().chain(rest).collect()
+        [head, &rest[..]].concat().into()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Prints what the next turn of a long conversation costs, rendered, tokenized and hashed into
 //! blocks: with the conversation remembered, with only the ids of its messages cached, and computed
 //! whole: `cargo run --release -p prompt --example next_turn_cost`. With the argument `profile` it
-//! computes the remembered turns of one size only.
+//! computes ten turns of each kind, to count the instructions of `remembered` and the others.
 
 use std::{error::Error, fmt, hint::black_box, path::PathBuf, sync::Arc, time::Instant};
 
@@ -44,7 +44,7 @@ fn main() -> Outcome<()> {
         };
         let load = || PromptModel::load(artefacts);
         if profile {
-            return continued_turns(&load()?, Size::Tokens(100_000));
+            return ten_turns(&load()?, &load()?, Size::Tokens(100_000));
         }
         println!("{}", files.file_name().unwrap_or_default().display());
         for size in [
@@ -78,15 +78,27 @@ fn conversation(model: &PromptModel, text: &mut Text, size: Size) -> Outcome<Vec
     }
 }
 
-fn continued_turns(model: &PromptModel, size: Size) -> Outcome<()> {
+/// Computes turns, for a profiler.
+fn ten_turns(model: &PromptModel, whole: &PromptModel, size: Size) -> Outcome<()> {
     let mut text = Text::new();
-    let mut messages = conversation(model, &mut text, size)?;
+    let mut messages = conversation(whole, &mut text, size)?;
     let memory = ConversationMemory::default();
-    for _ in 0..=TURNS {
+    first_turn(model, &memory, &messages)?;
+    for _ in 0..10 {
+        text.exchange(&mut messages, NEW_BYTES);
         let json = Value::from(messages.clone()).to_string();
         remembered(model, &memory, &json)?;
-        text.exchange(&mut messages, NEW_BYTES);
+        by_cached_messages(model, &json)?;
+        by_whole_text(whole, &json)?;
     }
+    Ok(())
+}
+
+/// Computes the first turn, which is remembered.
+fn first_turn(model: &PromptModel, memory: &ConversationMemory, messages: &[Value]) -> Outcome<()> {
+    let json = Value::from(messages.to_vec()).to_string();
+    let turn = ConversationTurn::find(model, memory, chat(&json)).render(0)?;
+    hashed(&turn.tokenize(SCHEME)?.blocks);
     Ok(())
 }
 
@@ -95,7 +107,7 @@ fn report(model: &PromptModel, whole: &PromptModel, size: Size) -> Outcome<()> {
     let mut text = Text::new();
     let mut messages = conversation(whole, &mut text, size)?;
     let memory = ConversationMemory::default();
-    remembered(model, &memory, &Value::from(messages.clone()).to_string())?;
+    first_turn(model, &memory, &messages)?;
     let mut costs = [const { Vec::new() }; 3];
     let (mut tokens, mut bytes) = (0, 0);
     for _ in 0..TURNS {
@@ -124,11 +136,13 @@ fn report(model: &PromptModel, whole: &PromptModel, size: Size) -> Outcome<()> {
 /// The ids of a prompt, whose blocks were hashed.
 type TokenIds = std::sync::Arc<[u32]>;
 
+#[inline(never)]
 fn remembered(model: &PromptModel, memory: &ConversationMemory, json: &str) -> Outcome<TokenIds> {
     let turn = ConversationTurn::find(model, memory, chat(json)).render(0)?;
     Ok(hashed(&turn.tokenize(SCHEME)?.blocks))
 }
 
+#[inline(never)]
 fn by_cached_messages(model: &PromptModel, json: &str) -> Outcome<TokenIds> {
     let text = model.chat_text(&chat(json), 0)?;
     black_box(model.new_bytes(&text, false));
@@ -138,6 +152,7 @@ fn by_cached_messages(model: &PromptModel, json: &str) -> Outcome<TokenIds> {
 
 /// Tokenizes the text in one piece: a prompt with special tokens has no cached parts, and the
 /// tokenizer of the examples adds none.
+#[inline(never)]
 fn by_whole_text(model: &PromptModel, json: &str) -> Outcome<TokenIds> {
     let text = model.chat_text(&chat(json), 0)?;
     let ids = model.text_tokens(&text, true)?;

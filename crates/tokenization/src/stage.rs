@@ -38,7 +38,9 @@ pub struct TokenizationStage {
     engine: EngineTokenizer,
     /// Results of computations with the models' own tokenizers.
     results: OutcomeCounters,
+    /// Chats whose next turn costs only what is new in it, of all models.
     conversations: Arc<ConversationMemory>,
+    /// For prompts that are too long for their requests.
     background: BackgroundTokenizer,
     memory_use: ConversationGauges,
 }

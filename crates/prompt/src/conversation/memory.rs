@@ -5,7 +5,6 @@
 
 use std::{
     collections::HashMap,
-    mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -173,7 +172,7 @@ impl ConversationMemory {
         state.conversations.put(id, entry);
         dropped.extend(state.fit_model(model));
         dropped.extend(state.fit(BUDGET_BYTES));
-        mem::drop(state);
+        drop(state);
         drop(dropped);
     }
 

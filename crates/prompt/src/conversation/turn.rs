@@ -213,8 +213,8 @@ impl RenderedTurn<'_> {
                 let before = &conversation.blocks;
                 // What is remembered has tokens, never text alone.
                 let earlier = before.tokens().map_or(&[][..], |tokens| &tokens[..known]);
-                let ids = earlier.iter().chain(&encoded.tokens);
-                PromptBlocks::of_continued_tokens(before, known, ids.copied().collect())
+                let ids = [earlier, &encoded.tokens[..]].concat();
+                PromptBlocks::of_continued_tokens(before, known, ids.into())
             }
             _ => PromptBlocks::of_tokens(scheme, encoded.tokens.as_slice().into()),
         };
