@@ -100,6 +100,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_rules_that_read_the_prompt_are_those_that_see_caches() {
+        let reads: Vec<_> = Policy::ALL
+            .into_iter()
+            .filter(|policy| policy.reads_prompt())
+            .map(Policy::as_str)
+            .collect();
+        let expected = [
+            "kv_aware",
+            "warm",
+            "dynamo_cost",
+            "cache_aware",
+            "lmcache_aware",
+            "composite",
+            "continuum",
+        ];
+        assert_eq!(reads, expected);
+    }
+
+    #[test]
     fn every_word_of_the_configuration_is_a_policy_and_the_other_way_round() {
         for choice in Policy::WORDS {
             let policy: Policy = choice
