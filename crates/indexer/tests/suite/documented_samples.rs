@@ -6,7 +6,9 @@ use contract_id::contract;
 use kv_blocks::{BlockSize, HashScheme};
 use serde_json::{Value, json};
 
-use crate::indexer_fixture::{IndexerFixture, StoredSequence, TestPublisher};
+use crate::indexer_fixture::{
+    IndexerFixture, StoredSequence, TestPublisher, engine, on_gpu, query,
+};
 
 fn sample(name: &str) -> Value {
     let path = concat!(
@@ -126,4 +128,78 @@ async fn the_sample_query_by_hash_finds_blocks_by_their_plain_sequence_hashes() 
     request["seq_hashes"] = Value::Null;
     request["block_hash"] = json!([chain[0].0, 1]);
     assert_eq!(fixture.post_ok("/query_by_hash", &request).await, row(64));
+}
+
+#[tokio::test]
+#[contract("MC4", "MC8", "MC13")]
+async fn the_sample_content_in_events_of_the_standard_gets_the_sample_reply() {
+    let fixture = IndexerFixture::open();
+    let tokens: Vec<u32> = (0..300).collect();
+    let chain = HashScheme::default().chain(None, &tokens[..256], BlockSize::new(64).unwrap());
+    let mut publishers = Vec::new();
+    for (rank, blocks, medium) in [(0, 2, "gpu"), (1, 4, "cpu")] {
+        let publisher = registered(&fixture, rank, 64).await;
+        let mut event = sample("event_stored");
+        let hashes: Vec<u64> = chain[..blocks].iter().map(|hash| hash.0).collect();
+        for (field, value) in [
+            ("model_name", json!("deepseek")),
+            ("lora_name", json!("sql-adapter")),
+            ("additional_salt", json!("w8a8")),
+            ("medium", json!(medium)),
+            ("dp_rank", json!(rank)),
+            ("seq_hashes", json!(hashes)),
+            ("base_block_idx", json!(0)),
+            ("parent_hash", Value::Null),
+        ] {
+            assert!(event.get(field).is_some(), "the sample has a {field}");
+            event[field] = value;
+        }
+        publisher.send(event.to_string().as_bytes());
+        let mut request = sample("query_request");
+        request["token_ids"] = json!(tokens);
+        let row =
+            json!({"longest_matched": 128, "GPU": 128, "DP": {"0": 128}, "CPU": 0, "DISK": 0});
+        let expected = if rank == 0 {
+            json!({"default": {"vllm-prefill-node1": row}})
+        } else {
+            sample("query_response")
+        };
+        fixture.until("/query", &request, &expected).await;
+        request["token_ids"] = Value::Null;
+        request["seq_hashes"] = chain.iter().map(|hash| Value::from(hash.0)).collect();
+        assert_eq!(fixture.post_ok("/query_by_hash", &request).await, expected);
+        publishers.push(publisher);
+    }
+}
+
+#[tokio::test]
+#[contract("MC8", "MC9", "MC13")]
+async fn the_sample_events_are_followed_in_their_order() {
+    let fixture = IndexerFixture::open();
+    let publisher = TestPublisher::bind().await;
+    let of_model = json!({"modelname": "llama-3.1-8b", "block_size": 64});
+    let registration = engine(&publisher.endpoint, "i", &of_model);
+    fixture.post_ok("/register", &registration).await;
+    publisher.until_followed_by(1).await;
+    // The sample stores blocks behind five others.
+    let mut before = sample("event_stored");
+    let stored = before["seq_hashes"].clone();
+    before["event_id"] = json!(41);
+    before["seq_hashes"] = json!([1, 2, 3, 4, before["parent_hash"]]);
+    (before["base_block_idx"], before["parent_hash"]) = (json!(0), Value::Null);
+    let mut request = query(&[], &json!({"model": "llama-3.1-8b", "block_size": 64}));
+    let mut hashes = before["seq_hashes"].as_array().unwrap().clone();
+    hashes.extend(stored.as_array().unwrap().clone());
+    request["token_ids"] = Value::Null;
+    request["seq_hashes"] = json!(hashes);
+    for (event, blocks) in [
+        (before, 5),
+        (sample("event_stored"), 8),
+        (sample("event_removed"), 7),
+        (sample("event_cleared"), 0),
+    ] {
+        publisher.send(event.to_string().as_bytes());
+        let expected = json!({"default": {"i": on_gpu(64 * blocks)}});
+        fixture.until("/query_by_hash", &request, &expected).await;
+    }
 }
