@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use http::{HeaderValue, header::CONNECTION};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -183,12 +182,6 @@ async fn reached(phase: &mut watch::Receiver<ListenerPhase>, at: ListenerPhase) 
     drop(phase.wait_for(|phase| *phase >= at).await);
 }
 
-/// What ends a connection from outside.
-enum Interruption {
-    MustClose,
-    Drain,
-}
-
 async fn connection(
     gateways: Arc<CurrentGateway>,
     stream: net::Stream,
@@ -217,13 +210,6 @@ async fn connection(
             Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
         })
     });
-    let mut interruptions = FuturesUnordered::new();
-    interruptions.push(async {
-        tokio::select! {
-            () = exchange.slot().must_close() => Interruption::MustClose,
-            () = reached(&mut phase, ListenerPhase::Drain) => Interruption::Drain,
-        }
-    });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -234,16 +220,12 @@ async fn connection(
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let result = tokio::select! {
-        // Polled first, and for each event of a reply; the others only when they are woken.
-        biased;
         result = connection.as_mut() => result,
-        ended = interruptions.next() => match ended {
-            // The connection is idle: no request is lost.
-            Some(Interruption::MustClose) | None => return,
-            Some(Interruption::Drain) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
+        // The connection is idle: no request is lost.
+        () = exchange.slot().must_close() => return,
+        () = reached(&mut phase, ListenerPhase::Drain) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
         }
     };
     if let Err(error) = result {
