@@ -3,7 +3,6 @@
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use config::ServerSection;
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use http::{
     HeaderValue, Request, Response,
     header::{CONNECTION, HOST},
@@ -62,12 +61,6 @@ const GOODBYE: Duration = Duration::from_millis(500);
 struct ClientService {
     gateways: Arc<CurrentGateway>,
     exchange: ExchangeTracker,
-}
-
-/// What ends a connection from outside.
-enum Interruption {
-    MustClose,
-    Drain,
 }
 
 /// Serves the requests of a connection until it ends, or until `phase` ends it.
@@ -137,13 +130,6 @@ async fn serve_http1(
             Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
         })
     });
-    let mut interruptions = FuturesUnordered::new();
-    interruptions.push(async {
-        tokio::select! {
-            () = exchange.slot().must_close() => Interruption::MustClose,
-            () = reached(&mut phase, ListenerPhase::Drain) => Interruption::Drain,
-        }
-    });
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -155,16 +141,12 @@ async fn serve_http1(
     let result = {
         let mut connection = pin!(connection.with_upgrades());
         tokio::select! {
-            // Polled first, and for each event of a reply; the others only when they are woken.
-            biased;
             result = connection.as_mut() => result,
-            ended = interruptions.next() => match ended {
-                // The connection is idle: no request is lost.
-                Some(Interruption::MustClose) | None => return Ok(()),
-                Some(Interruption::Drain) => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
+            // The connection is idle: no request is lost.
+            () = exchange.slot().must_close() => return Ok(()),
+            () = reached(&mut phase, ListenerPhase::Drain) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
             }
         }
     };

@@ -64,10 +64,10 @@ mod tests {
         let clock = Clock::system();
         let begun = clock.now();
         let mut timer = LimitTimer::new(begun + Duration::from_millis(5), begun);
-        for after in [30, 40, 3600_000, 60] {
+        for after in [30, 40, 3_600_000, 60] {
             let limit = begun + Duration::from_millis(after);
             let ended = std::future::poll_fn(|cx| timer.poll_until(cx, limit, &clock));
-            if after == 3600_000 {
+            if after == 3_600_000 {
                 let waited = tokio::time::timeout(Duration::from_millis(1), ended).await;
                 assert!(waited.is_err());
                 continue;

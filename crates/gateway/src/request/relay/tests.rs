@@ -390,3 +390,24 @@ fn a_reply_that_waits_for_its_next_event_takes_little_memory() {
     assert!(size_of::<RequestGuard>() <= 512);
     assert!(size_of::<UpstreamBody>() <= 192);
 }
+
+#[tokio::test]
+async fn events_without_facts_are_read_without_an_allocation() {
+    let test = TestGateway::new();
+    let mut guard = test.guard();
+    let mut events = SseTracker::new(EndingTracker::of(Dialect::Chat));
+    let event = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n";
+    let stream = event.repeat(100);
+    let mut read = || {
+        let SseTracker {
+            splitter, ending, ..
+        } = &mut events;
+        let pushed = splitter.push(stream.as_bytes(), |event| {
+            read_event(&mut guard, ending, event)
+        });
+        assert_eq!((pushed.events, pushed.complete), (100, stream.len()));
+    };
+    // What is searched for is prepared once.
+    read();
+    assert_eq!(allocation_counter::measure(read).count_total, 0);
+}
