@@ -85,6 +85,31 @@ fn golden_vectors() {
     }
 }
 
+/// The documented rule for producers of keys: such a line and the line ends behind it do not count.
+#[test]
+#[contract("CK7")]
+fn a_system_prompt_counts_from_behind_the_line_that_changes_with_every_request() {
+    let (model, _, text, expected) = VECTORS[0];
+    for line in [
+        "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;",
+        "X-Anthropic-Billing-Header: cch=1;\n\n",
+        "x-anthropic-billing-header: cc_version=2.1.37\r\n",
+        "x-anthropic-billing-header:\n",
+    ] {
+        let whole = system(&format!("{line}{text}"));
+        assert_eq!(key(model, &whole).as_deref(), Some(expected), "{line:?}");
+        let parts = json!([{"type": "text", "text": line}, {"type": "text", "text": text}]);
+        let in_parts = json!([{"role": "system", "content": parts}]);
+        assert_eq!(key(model, &in_parts).as_deref(), Some(expected), "{line:?}");
+        let alone = json!([
+            {"role": "system", "content": line.trim_end()}, {"role": "user", "content": text}
+        ]);
+        assert_eq!(key(model, &alone), key(model, &user(text)), "{line:?}");
+        let of_user = user(&format!("{line}{text}"));
+        assert_ne!(key(model, &of_user), key(model, &user(text)), "{line:?}");
+    }
+}
+
 #[test]
 #[contract("CK13", "CK14")]
 fn the_text_is_cut_between_characters_and_the_rest_is_ignored() {

@@ -44,12 +44,14 @@ impl Drop for PolledEngine {
 }
 
 impl PolledEngine {
-    async fn start() -> Self {
-        Self::on(Arc::new(ReservedPort::new())).await
+    fn start() -> Self {
+        Self::on(Arc::new(ReservedPort::new()))
     }
 
-    async fn on(port: Arc<ReservedPort>) -> Self {
-        let listener = TcpListener::bind(port.address()).await.unwrap();
+    fn on(port: Arc<ReservedPort>) -> Self {
+        let listener = port.listen();
+        listener.set_nonblocking(true).unwrap();
+        let listener = TcpListener::from_std(listener).unwrap();
         let answers = PolledAnswers::default();
         let (count, requests) = watch::channel(0);
         let head: Arc<Mutex<String>> = Arc::default();
@@ -135,7 +137,7 @@ fn moved(id: u64, n: u32, from: u32, to: u32) -> Value {
 
 #[tokio::test]
 async fn polled_events_reach_the_index() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     engine.reply_events(&[
         event(
             0,
@@ -178,7 +180,7 @@ async fn polled_events_reach_the_index() {
 
 #[tokio::test]
 async fn skipped_numbers_clear_the_target() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     engine.reply_events(&[stored(0, 1), stored(1, 2)]);
     let (source, index) = engine.follow(|_| {});
     until_resident(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
@@ -191,7 +193,7 @@ async fn skipped_numbers_clear_the_target() {
 
 #[tokio::test]
 async fn the_blocks_of_a_restarted_engine_are_cleared() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     engine.reply_events(&[stored(0, 1), stored(1, 2)]);
     let (source, index) = engine.follow(|_| {});
     until_resident(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
@@ -205,7 +207,7 @@ async fn the_blocks_of_a_restarted_engine_are_cleared() {
             .await
             .is_err()
         {
-            break PolledEngine::on(port).await;
+            break PolledEngine::on(port);
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
@@ -218,7 +220,7 @@ async fn the_blocks_of_a_restarted_engine_are_cleared() {
 
 #[tokio::test]
 async fn an_answer_over_the_limit_is_not_read_and_clears_the_target() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     engine.reply_events(&[stored(0, 1)]);
     let (source, index) = engine.follow(|spec| spec.settings.max_message = 4096);
     until_resident(&source, &index, TARGET, &[(1, "device")]).await;
@@ -234,7 +236,7 @@ async fn an_answer_over_the_limit_is_not_read_and_clears_the_target() {
 
 #[tokio::test]
 async fn a_bad_list_is_counted_and_a_bad_event_is_skipped() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     for body in ["not json", "{}", "null", "[", &"[".repeat(100_000)] {
         engine
             .answers
@@ -254,7 +256,7 @@ async fn a_bad_list_is_counted_and_a_bad_event_is_skipped() {
 
 #[tokio::test]
 async fn an_engine_that_sends_only_garbage_is_quarantined() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     engine.reply_events(&[stored(0, 1)]);
     let (source, index) = engine.follow(|_| {});
     until_resident(&source, &index, TARGET, &[(1, "device")]).await;
@@ -273,7 +275,7 @@ async fn an_engine_that_sends_only_garbage_is_quarantined() {
 
 #[tokio::test]
 async fn a_server_of_another_kind_is_named() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     engine.answers.lock().push_back((404, b"not here".to_vec()));
     let (source, _) = engine.follow(|_| {});
     let report = until(&source, "the refusal", |report| report.last_error.is_some()).await;
@@ -288,7 +290,7 @@ async fn a_server_of_another_kind_is_named() {
 
 #[tokio::test]
 async fn each_rank_is_a_target() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     let of_rank = |mut event: Value, rank: u32| {
         event["attention_dp_rank"] = json!(rank);
         event
@@ -324,7 +326,7 @@ async fn each_rank_is_a_target() {
 
 #[tokio::test]
 async fn an_idle_engine_is_polled_less_often() {
-    let engine = PolledEngine::start().await;
+    let engine = PolledEngine::start();
     let (source, _) = engine.follow(|spec| {
         spec.interval = Duration::from_millis(10);
         spec.idle_interval = Duration::from_millis(400);

@@ -13,5 +13,6 @@ mod prediction;
 mod prefix_tiers;
 mod retries;
 mod single_keys;
+mod temperature;
 mod unix_workers;
 mod worker_checks;
