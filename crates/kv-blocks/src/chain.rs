@@ -396,7 +396,7 @@ mod tests {
             let last = continued(&next, shared.saturating_sub(10), 2_000);
             for size in sizes {
                 for new in [&next, &last] {
-                    let whole = prompt(new.tokens()).chain(size);
+                    let whole = prompt(new.tokens().expect("exact tokens")).chain(size);
                     assert_eq!(new.chain(size), whole, "{computed} {shared} {size:?}");
                 }
             }
