@@ -83,8 +83,11 @@ mod tests {
     use super::*;
     use crate::{Dialect, PromptPart, view};
 
+    /// Text, role, content, whether there is more, and whether there are odd escapes.
+    type TurnParts = (String, Option<String>, Option<String>, bool, bool);
+
     /// The turns as found with the body, and as found later.
-    fn both(messages: &str) -> [Vec<(String, Option<String>, Option<String>, bool, bool)>; 2] {
+    fn both(messages: &str) -> [Vec<TurnParts>; 2] {
         let body = format!(r#"{{"model":"m","messages":{messages}}}"#);
         let view = view(Dialect::Chat, body.as_bytes()).expect("a good body");
         let PromptPart::Messages(found) = &view.prompt else {

@@ -170,7 +170,7 @@ mod tests {
             (
                 Dialect::Chat,
                 format!(r#""messages":[{{"role":"user","content":"{text}"}}]"#),
-                1009,
+                1008,
             ),
             (
                 Dialect::ChatBatch,

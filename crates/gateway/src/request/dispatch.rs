@@ -166,7 +166,12 @@ impl Dispatcher {
             }
             400..=499 => content(&self.limits, head, body).await,
             status @ 500..=599 => Err(AttemptFailure::internal(status)),
-            101 => switched(call, head, body),
+            101 => switched(call, head, body).ok_or_else(|| {
+                AttemptFailure::protocol(
+                    "a worker changed the protocol to one that the request does not name: try again"
+                        .to_owned(),
+                )
+            }),
             status => Err(AttemptFailure::protocol(format!(
                 "a worker answered with the unexpected status {status}"
             ))),
@@ -281,24 +286,15 @@ async fn content(
     })
 }
 
-/// Returns a reply after which both connections leave HTTP, if the client wants that.
-fn switched(
-    call: &AcceptedRequest,
-    head: Parts,
-    body: UpstreamBody,
-) -> Result<CommittedReply, AttemptFailure> {
+/// Returns a reply after which both connections leave HTTP; `None`: the client does not want that.
+fn switched(call: &AcceptedRequest, head: Parts, body: UpstreamBody) -> Option<CommittedReply> {
+    let client = call.upgrade.clone()?;
     let worker = body.into_upgrade();
-    let worker = worker.filter(|_| headers::is_websocket(&head.headers));
-    match (call.upgrade.clone(), worker) {
-        (Some(client), Some(worker)) => Ok(CommittedReply {
-            head,
-            content: BodyContent::Switched(client, worker),
-        }),
-        _ => Err(AttemptFailure::protocol(
-            "a worker changed the protocol to one that the request does not name: try again"
-                .to_owned(),
-        )),
-    }
+    let worker = worker.filter(|_| headers::is_websocket(&head.headers))?;
+    Some(CommittedReply {
+        head,
+        content: BodyContent::Switched(client, worker),
+    })
 }
 
 /// Returns the framing of a reply that is forwarded from its first bytes on; `None`: a small reply
