@@ -1,9 +1,10 @@
-//! Prints the time to read the routing fields of a chat, by its length and kind, and how often the
-//! body could have been copied meanwhile: `cargo bench -p dialect --bench body_scan`.
+//! Prints the time to read the routing fields of a chat, and to identify it by its text, by its
+//! length and kind, and how often the body could have been copied meanwhile:
+//! `cargo bench -p dialect --bench body_scan`.
 
 use std::{hint::black_box, time::Instant};
 
-use dialect::{Dialect, view};
+use dialect::{Dialect, PromptPart, chat_identity, view};
 
 const TIMES: usize = 200;
 
@@ -47,13 +48,20 @@ fn report(kind: &str, body: &str) {
     let read = median_us(|| {
         black_box(view(Dialect::Chat, black_box(body.as_bytes()))).expect("a good body");
     });
+    let fields = view(Dialect::Chat, body.as_bytes()).expect("a good body");
+    let PromptPart::Messages(messages) = &fields.prompt else {
+        panic!("a chat")
+    };
+    let identity = median_us(|| drop(black_box(chat_identity(black_box(messages), None))));
     let copy = median_us(|| drop(black_box(body.as_bytes().to_vec())));
-    let rate = body.len() as f64 / read / 1e3;
-    println!(
-        "{kind:>8}, {:>6} bytes: {read:>7.1} us, {rate:>5.1} GB/s, {:>5.1} copies",
-        body.len(),
-        read / copy
-    );
+    for (step, us) in [("fields", read), ("identity", identity)] {
+        let rate = body.len() as f64 / us / 1e3;
+        println!(
+            "{kind:>8}, {:>6} bytes, {step:>8}: {us:>7.1} us, {rate:>5.1} GB/s, {:>5.1} copies",
+            body.len(),
+            us / copy
+        );
+    }
 }
 
 /// The median: other work on the machine is in the mean.

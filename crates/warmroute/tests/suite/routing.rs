@@ -431,8 +431,8 @@ fn round_robin_ignores_warm_caches() {
 
 #[test]
 fn a_policy_that_reads_no_caches_leaves_prompts_unread_and_the_receipt_says_so() {
-    let prompt = |flags: &[&str], config: &str, headers: &[(&str, &str)]| {
-        let routed = RoutedFleet::with(&[&[], &[]], config, flags);
+    let prompt = |flags: &[&str], headers: &[(&str, &str)]| {
+        let routed = RoutedFleet::with(&[&[], &[]], "", flags);
         let messages = [chat_message("user", &words("again", 30))];
         let turns = [0, 1].map(|_| routed.chat(&messages, headers));
         let receipt = routed.receipt(&turns[1]);
@@ -449,14 +449,14 @@ fn a_policy_that_reads_no_caches_leaves_prompts_unread_and_the_receipt_says_so()
         "power_of_two",
         "least_latency",
     ] {
-        assert_eq!(prompt(&["--policy", policy], "", &[]), unread, "{policy}");
+        assert_eq!(prompt(&["--policy", policy], &[]), unread, "{policy}");
     }
     // Others of the model's requests use what the index learns from this one, and load is measured
     // in blocks where it is limited.
     let of_model = [("x-warmroute-policy", "round_robin")];
-    assert_ne!(prompt(&[], "", &of_model).0, "none");
-    let limited = "routing: {busy_threshold: 0.9}\n";
-    assert_ne!(prompt(&["--policy", "round_robin"], limited, &[]).0, "none");
+    assert_ne!(prompt(&[], &of_model).0, "none");
+    let limited = ["--policy", "round_robin", "--busy-threshold", "0.9"];
+    assert_ne!(prompt(&limited, &[]).0, "none");
 }
 
 #[test]

@@ -200,8 +200,8 @@ fn an_alias_in_a_form_is_replaced_by_the_models_name() {
 
 #[test]
 #[contract("F1", "F2")]
-fn a_short_form_is_sent_again_and_a_long_one_only_if_nothing_of_it_was_sent() {
-    let (mut engines, router) = two("");
+fn a_short_form_is_sent_again_and_a_long_one_is_not_once_it_is_begun() {
+    let (engines, router) = two("");
     let count =
         |engines: &[ScriptedEngine]| -> u64 { engines.iter().map(ScriptedEngine::requests).sum() };
     engines[0].once(ScriptedReply::Cut(Vec::new()));
@@ -221,12 +221,16 @@ fn a_short_form_is_sent_again_and_a_long_one_only_if_nothing_of_it_was_sent() {
         (502, "upstream_reset")
     );
     assert_eq!(count(&engines), 4, "a long form is sent once");
+    router.wait_until_idle();
+}
 
-    // A worker that refuses connections gets nothing of the form.
-    for engine in &engines {
-        engine.forget();
-    }
+#[test]
+#[contract("F1")]
+fn a_long_form_goes_to_another_worker_where_one_refuses_connections() {
+    // No connection is kept open to the worker that leaves: on one it could get a part of the form.
+    let (mut engines, router) = two("");
     drop(engines.remove(0));
+    let body = form("m", ModelAt::Start, 3 * MIB);
     for _ in 0..4 {
         let reply = post(&router, PATH, &body);
         assert_eq!(
