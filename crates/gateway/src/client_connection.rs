@@ -46,15 +46,16 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Bytes of a reply that wait for the window of an HTTP/2 client.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Streams that the client reset before they were accepted, and streams that were reset for an
-/// error of the client, at most; beyond it the connection ends with ENHANCE_YOUR_CALM.
+/// Streams that the client reset before they were accepted, at once, and streams that were reset
+/// for an error of the client, in the whole life of a connection; beyond it the connection ends with
+/// ENHANCE_YOUR_CALM.
 const MAX_PENDING_RESETS: usize = 20;
-const MAX_ERROR_RESETS: usize = 128;
+const MAX_ERROR_RESETS: usize = 1024;
 /// Interval and time limit of pings, which find clients that are gone.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time in which a client may take note that its HTTP/2 connection ends.
-const GOODBYE: Duration = Duration::from_millis(500);
+/// Time in which a client may take the last bytes of an HTTP/2 connection that ends.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 /// What the requests of a connection need.
 #[derive(Clone)]
@@ -197,7 +198,8 @@ async fn serve_http2(
     };
     tokio::select! {
         result = connection.as_mut() => return result,
-        () = exchange.slot().must_close() => {}
+        // No request runs: those that wait for the share of their address yield too.
+        () = exchange.slot().must_close() => return Ok(()),
         () = exchange.idle_for(server.keep_alive) => {}
         () = leaving => {}
         () = watch.run() => {}
@@ -205,6 +207,7 @@ async fn serve_http2(
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         result = connection => result,
+        () = exchange.slot().must_close() => Ok(()),
         () = async { sleep(GOODBYE).await; exchange.idle_for(GOODBYE).await } => Ok(()),
         () = watch.run() => Ok(()),
     }

@@ -12,7 +12,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, task::coop::unconstrained};
 
 /// Set once, when the drain time is up.
 #[derive(Debug, Default)]
@@ -34,12 +34,14 @@ impl AbortSwitch {
         AbortSignal {
             is_set: Arc::clone(&self.is_set),
             registered: None,
-            signal: Box::pin(async move {
+            // It is polled once for each task, so that poll must register the task however long it
+            // has already run.
+            signal: Box::pin(unconstrained(async move {
                 if switch.wait_for(|thrown| *thrown).await.is_err() {
                     // The switch is dropped and can never be set.
                     std::future::pending::<()>().await;
                 }
-            }),
+            })),
         }
     }
 }

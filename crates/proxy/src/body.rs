@@ -51,7 +51,9 @@ impl RequestBody {
     pub fn announced(&self) -> Option<u64> {
         match &self.0 {
             Source::Connection(body) => body.size_hint().exact(),
-            Source::Frames(_, length) => *length,
+            Source::Frames(frames, length) => {
+                length.map(|_| frames.iter().map(|frame| frame.len() as u64).sum())
+            }
         }
     }
 

@@ -57,6 +57,8 @@ struct RestState {
     body: RequestBody,
     limits: RestLimits,
     received: u64,
+    /// The bytes that the client announced.
+    announced: Option<u64>,
     /// Time spent on waiting for the client, without the present wait.
     waited: Duration,
     present: Option<ClientWait>,
@@ -82,6 +84,7 @@ impl BodyRest {
     /// Returns the rest of a body of which a part is read.
     pub fn new(body: RequestBody, limits: RestLimits) -> Self {
         Self(Arc::new(Mutex::new(RestState {
+            announced: body.announced(),
             body,
             limits,
             received: 0,
@@ -137,6 +140,10 @@ impl BodyRest {
 
 impl RestState {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        if let Some(fault) = self.fault {
+            // Whoever asks again must not take the fault for the end.
+            return self.fail(fault);
+        }
         if self.ended {
             return Poll::Ready(None);
         }
@@ -151,6 +158,10 @@ impl RestState {
                 Poll::Ready(Some(Ok(data)))
             }
             Poll::Ready(Some(Err(_))) => self.fail(BodyFault::Broken),
+            // An HTTP/2 client may end its stream without an error.
+            Poll::Ready(None) if self.announced.is_some_and(|all| self.received < all) => {
+                self.fail(BodyFault::Broken)
+            }
             Poll::Ready(None) => {
                 self.ended = true;
                 Poll::Ready(None)
@@ -214,9 +225,20 @@ mod tests {
     async fn a_rest_that_is_too_long_ends_with_its_fault() {
         let rest = rest(&["ab", "c"], 2);
         assert!(next(&rest).await.expect("data").is_ok());
-        assert!(next(&rest).await.expect("an error").is_err());
-        assert!(next(&rest).await.is_none());
+        for _ in 0..2 {
+            let again = next(&rest).await.expect("never an end");
+            assert!(again.is_err(), "a fault is not taken for the end later");
+        }
         assert_eq!(rest.fault(), Some(BodyFault::TooLong));
+    }
+
+    #[tokio::test]
+    async fn a_rest_that_ends_before_its_announced_length_is_broken() {
+        let rest = rest(&["ab"], 9);
+        rest.0.lock().announced = Some(3);
+        assert!(next(&rest).await.expect("data").is_ok());
+        assert!(next(&rest).await.expect("an error").is_err());
+        assert_eq!(rest.fault(), Some(BodyFault::Broken));
     }
 
     #[test]

@@ -207,9 +207,12 @@ impl TokenizationStage {
                 ..TokenizedPrompt::of(PromptSource::Tokens, blocks)
             }),
             Err(NoTokens::OverBudget) => {
-                // Its next turn finds it known.
-                let (dialect, bytes) = (input.dialect, input.bytes.clone());
-                self.background.submit(tokenizer, dialect, bytes);
+                // Its next turn finds it known, if it is a chat that is remembered.
+                let special = input.view.rendering.add_special_tokens == Some(true);
+                if matches!(input.view.prompt, PromptPart::Messages(_)) && !special {
+                    let (dialect, bytes) = (input.dialect, input.bytes.clone());
+                    self.background.submit(tokenizer, dialect, bytes);
+                }
                 None
             }
             Err(NoTokens::Unknown) => None,

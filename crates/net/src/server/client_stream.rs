@@ -24,8 +24,11 @@ use super::{
 };
 use crate::{StallTimeout, Stream};
 
-/// A GOAWAY frame with the code ENHANCE_YOUR_CALM, for a client that floods its connection.
-const GO_AWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
+/// A GOAWAY frame with the code ENHANCE_YOUR_CALM, for a client that floods its connection. It does
+/// not say that any stream was left undone, so that the client repeats no request for it.
+const GO_AWAY: &[u8] = &[
+    0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11,
+];
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

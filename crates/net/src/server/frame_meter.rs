@@ -14,6 +14,8 @@ const FRAMES_PER_SECOND: u64 = 200;
 /// Bytes sent to the client that increase the allowance by one frame. A reader sends at most two
 /// updates for one frame of data.
 const BYTES_PER_FRAME: u64 = 64;
+/// Most bytes sent that are kept for later increases.
+const MAX_SENT: u64 = 64 << 20;
 /// A data frame with at least this many bytes carries something.
 const MIN_DATA: u32 = 16;
 
@@ -84,7 +86,7 @@ impl FrameMeter {
 
     /// Counts bytes that were sent to the client.
     pub(super) fn record_sent(&mut self, bytes: usize) {
-        self.sent = self.sent.saturating_add(bytes as u64);
+        self.sent = self.sent.saturating_add(bytes as u64).min(MAX_SENT);
     }
 
     fn begin_frame(&mut self, now: Instant) -> Result<(), TooManyFrames> {
@@ -115,9 +117,11 @@ impl FrameMeter {
         if by_time > 0 {
             self.refilled = now;
         }
-        let by_bytes = self.sent / BYTES_PER_FRAME;
-        self.sent %= BYTES_PER_FRAME;
-        let frames = by_time.saturating_add(by_bytes).min(u64::from(BURST));
+        let by_time = by_time.min(u64::from(BURST));
+        // What is not needed now is kept: a reader that stood still updates its windows at once.
+        let by_bytes = (self.sent / BYTES_PER_FRAME).min(u64::from(BURST) - by_time);
+        self.sent -= by_bytes * BYTES_PER_FRAME;
+        let frames = by_time + by_bytes;
         self.allowance = u32::try_from(frames).unwrap_or(BURST);
     }
 }
@@ -220,5 +224,8 @@ mod tests {
         meter.record_sent(usize::MAX);
         assert_eq!(meter.record_received(&ping, later), Ok(()));
         assert_eq!(meter.allowance, BURST - 1, "it has an upper bound");
+        // A reader that stood still answers for all that it was sent meanwhile.
+        let pings = ping.repeat(3 * BURST as usize);
+        assert_eq!(meter.record_received(&pings, later), Ok(()));
     }
 }

@@ -21,8 +21,9 @@ use crate::{
 /// Space between the tokens of JSON.
 const SPACE: [char; 4] = [' ', '\n', '\r', '\t'];
 
-/// Bytes of a message's members beside their texts, about.
-const MEMBERS_BYTES: usize = 256;
+/// Bytes of a value or a member beside its text, about: each object and list is an allocation of
+/// its own.
+const NODE_BYTES: usize = 160;
 
 /// The messages and tools of a chat.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct ParsedMessages {
     /// A piece is the JSON from the end of the message before to the end of a message.
     json: SharedText,
     turns: Vec<TemplateValue>,
+    /// The values and members of each message.
+    nodes: Vec<usize>,
 }
 
 /// The tools of a chat.
@@ -46,6 +49,8 @@ pub(crate) struct ParsedMessages {
 pub(crate) struct ParsedTools {
     json: Box<str>,
     value: TemplateValue,
+    /// The values and members in it.
+    nodes: usize,
 }
 
 impl ParsedChat {
@@ -97,6 +102,7 @@ impl ParsedChat {
         let messages = ParsedMessages {
             json: SharedText::new(seed),
             turns: Vec::new(),
+            nodes: Vec::new(),
         };
         Self {
             messages,
@@ -124,13 +130,14 @@ impl ParsedChat {
 
     /// Returns the memory that the chat takes, about.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let tools = self.tools.as_ref().map_or(0, |tools| 4 * tools.json.len());
+        let (tools, tool_nodes) = self
+            .tools
+            .as_ref()
+            .map_or((0, 0), |tools| (tools.json.len(), tools.nodes));
         let messages = &self.messages;
-        // The texts once as JSON and once as values.
-        messages.json.memory_bytes()
-            + messages.json.bytes()
-            + messages.turns.len() * MEMBERS_BYTES
-            + tools
+        let nodes = messages.nodes.iter().sum::<usize>() + tool_nodes;
+        // The texts once as JSON and once as values; what a message calls reasoning is there twice.
+        messages.json.memory_bytes() + 2 * messages.json.bytes() + 2 * tools + nodes * NODE_BYTES
     }
 }
 
@@ -151,8 +158,11 @@ impl ParsedMessages {
         let new = read::<Vec<Value>>("messages", &rest)?;
         let mut turns = Vec::with_capacity(known + new.len());
         turns.extend_from_slice(&self.turns[..known]);
+        let mut nodes = self.nodes[..known].to_vec();
         for message in new {
-            turns.push(value_of(message::alone(message, template)?));
+            let message = message::alone(message, template)?;
+            nodes.push(nodes_of(&message));
+            turns.push(value_of(message));
         }
         if turns.is_empty() {
             return Err(unsupported("a chat without messages"));
@@ -163,7 +173,7 @@ impl ParsedMessages {
             .map(|at| Arc::from(&list[std::mem::replace(&mut end, offset + at)..offset + at]))
             .collect();
         let json = self.json.continued(known, pieces.into_iter());
-        Ok(Self { json, turns })
+        Ok(Self { json, turns, nodes })
     }
 }
 
@@ -180,9 +190,19 @@ impl ParsedTools {
         Ok(json.zip(parsed).map(|(json, tools)| {
             Arc::new(Self {
                 json: json.into(),
+                nodes: tools.iter().map(nodes_of).sum(),
                 value: value_of(Value::Array(tools)),
             })
         }))
+    }
+}
+
+/// Returns the number of values and members in a value.
+fn nodes_of(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(elements) => elements.iter().map(nodes_of).sum(),
+        Value::Object(members) => members.values().map(|value| 1 + nodes_of(value)).sum(),
+        _ => 0,
     }
 }
 
@@ -210,4 +230,22 @@ fn ends(list: &str) -> Result<Vec<usize>, PromptError> {
     let start = list.as_ptr() as usize;
     let end = |item: &&RawValue| item.get().as_ptr() as usize - start + item.get().len();
     Ok(items.iter().map(end).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_small_value_of_a_message_counts_in_the_memory_of_its_chat() {
+        for (value, nodes) in [
+            (json!("text"), 1),
+            (json!([{}, [], 1]), 4),
+            (json!({"a": {"b": null}, "c": [2]}), 8),
+        ] {
+            assert_eq!(nodes_of(&value), nodes, "{value}");
+        }
+    }
 }

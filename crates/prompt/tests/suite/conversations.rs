@@ -221,7 +221,7 @@ fn recorded_chats_continue_long_ones_with_the_engines_ids() {
 }
 
 /// Templates whose loop over the messages depends on what is elsewhere, one way each.
-const ODD_LOOPS: [&str; 22] = [
+const ODD_LOOPS: [&str; 23] = [
     "{{ x }}{% set x = message.role %}",
     "{% if message.role == 'user' %}{% set x = message.content %}{% endif %}{{ x }}",
     "{% set ns.seen = ns.seen ~ message.role %}{{ ns.seen }}",
@@ -240,6 +240,7 @@ const ODD_LOOPS: [&str; 22] = [
     "{% for part in [1, 2] %}{{ y }}{% set y = part ~ message.role %}{% endfor %}",
     "{{ name(message.role) }}{{ enable_thinking }}",
     "{{ last(message.role) }}",
+    "{{ either(message.role) }}",
     "{% set list = [message.role] %}{{ list[0] }}{{ messages[0].role }}",
     "{{ strftime_now('%d') }}",
     "{% with z = message.role %}{{ z }}{% endwith %}{{ z }}",
@@ -256,9 +257,16 @@ fn with_loop(inside: &str) -> String {
     let ending = "{% set ending = messages[-1].role %}\
         {% macro last(role) %}[{{ role }}{{ ending }}]{% endmacro %}{% set ending = '' %}";
     let ending = if inside.contains("last(") { ending } else { "" };
+    let either = "{% if messages[-1].role == 'tool' %}{% macro either(role) %}<{{ role }}>{% endmacro %}\
+        {% else %}{% macro either(role) %}({{ role }}){% endmacro %}{% endif %}";
+    let either = if inside.contains("either(") {
+        either
+    } else {
+        ""
+    };
     let after = "{{ ns.seen }}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}";
     format!(
-        "{before}{ending}{{% for message in messages %}}<|im_start|>{{{{ message.content }}}}{inside}<|im_end|>\n{{% endfor %}}{after}"
+        "{before}{ending}{either}{{% for message in messages %}}<|im_start|>{{{{ message.content }}}}{inside}<|im_end|>\n{{% endfor %}}{after}"
     )
 }
 

@@ -100,7 +100,10 @@ impl UpstreamConnection {
             };
             match (self.poll_head(cx, &method, &mut received), written) {
                 // A worker may answer and close before it has read the whole request.
-                (Poll::Ready(Ok(reply)), _) => Poll::Ready(Ok(reply)),
+                (Poll::Ready(Ok((mut head, first))), written) => {
+                    head.keeps_alive &= !matches!(written, Poll::Ready(Err(_)));
+                    Poll::Ready(Ok((head, first)))
+                }
                 (_, Poll::Ready(Err(error))) => Poll::Ready(Err(ExchangeFailure::Broken(error))),
                 (head, _) => head,
             }

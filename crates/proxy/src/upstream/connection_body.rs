@@ -74,7 +74,9 @@ impl ConnectionBody {
         if let Some(writer) = &mut self.writer
             && let Poll::Ready(sent) = connection.poll_write(cx, writer)
         {
-            sent.map_err(broken)?;
+            // A worker that has answered may close before it has read the whole request; its reply
+            // is still there.
+            self.keeps_alive &= sent.is_ok();
             self.writer = None;
         }
         let read = connection.poll_read(cx, |data| self.decode(data));

@@ -4,6 +4,9 @@
 /// Most bytes of all chunk extensions, and of all trailer fields, of a reply.
 const MAX_UNUSED_BYTES: usize = 16 * 1024;
 
+/// Most bytes of one chunk's size, with the zeros before it and the blanks behind it.
+const MAX_SIZE_BYTES: usize = 64;
+
 /// The state of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReplyDecoder(Framing);
@@ -16,6 +19,8 @@ enum Framing {
         state: ChunkState,
         /// Bytes of extensions and trailer fields so far.
         unused: usize,
+        /// Bytes of the current chunk's size so far.
+        size: usize,
     },
     UntilClose {
         ended: bool,
@@ -56,6 +61,7 @@ impl ReplyDecoder {
         Self(Framing::Chunked {
             state: ChunkState::Start,
             unused: 0,
+            size: 0,
         })
     }
 
@@ -103,7 +109,11 @@ impl ReplyDecoder {
                 body.extend_from_slice(input);
                 Ok(input.len())
             }
-            Framing::Chunked { state, unused } => {
+            Framing::Chunked {
+                state,
+                unused,
+                size,
+            } => {
                 let mut at = 0;
                 while at < input.len() && *state != ChunkState::End {
                     if let ChunkState::Data(left) = state {
@@ -120,6 +130,14 @@ impl ReplyDecoder {
                     }
                     *state = state.after(input[at])?;
                     at += 1;
+                    if matches!(state, ChunkState::Size(_) | ChunkState::SizeEnd(_)) {
+                        *size += 1;
+                        if *size > MAX_SIZE_BYTES {
+                            return Err(BAD_LINE);
+                        }
+                    } else {
+                        *size = 0;
+                    }
                     if matches!(state, ChunkState::Extension(_) | ChunkState::Trailer) {
                         *unused += 1;
                         if *unused > MAX_UNUSED_BYTES {
@@ -247,6 +265,8 @@ mod tests {
             "0\r\nx\n\r\n",
             "0\r\n\r\r\n",
             "10000000000000000\r\n",
+            "0000000000000000000000000000000000000000000000000000000000000000005\r\nhello\r\n",
+            "5                                                                 \r\nhello\r\n",
             "ffffffffffffffff0\r\n",
         ] {
             let decoded = decode(ReplyDecoder::chunked(), framing.as_bytes(), 100);

@@ -10,6 +10,7 @@ use http::{
 };
 
 use super::reply_decoder::ReplyDecoder;
+use crate::headers::has_conflicting_lengths;
 
 /// Most header fields of a reply.
 const MAX_FIELDS: usize = 100;
@@ -75,7 +76,9 @@ pub(super) fn parse(
         };
         let headers = header_map(&bytes, reply.headers)?;
         let decoder = decoder(&headers, status, version, method)?;
+        // Behind a reply whose length is told in two ways may be more of it.
         let keeps_alive = keeps_alive(&headers, version)
+            && !has_conflicting_lengths(&headers)
             && decoder != ReplyDecoder::until_close()
             && status != StatusCode::SWITCHING_PROTOCOLS;
         let mut parts = Response::new(()).into_parts().0;

@@ -33,8 +33,8 @@ pub(super) struct RequestWriter {
 /// How the body's end is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyFraming {
-    /// By its announced length.
-    Length,
+    /// By its announced length: the bytes that are still to be sent.
+    Length(u64),
     Chunked,
 }
 
@@ -44,6 +44,8 @@ enum WriteProgress {
     Unsent,
     Begun,
     Done,
+    /// The body or the connection failed: nothing more is sent.
+    Failed,
 }
 
 impl RequestWriter {
@@ -78,19 +80,49 @@ impl RequestWriter {
     }
 
     /// Writes what can be written now; ready when the whole request is sent.
+    ///
+    /// # Errors
+    /// The connection broke, or the body did, or it is not as long as announced: the worker would
+    /// take what follows on the connection for its rest. Once failed, it fails again.
     pub(super) fn poll_write(
+        &mut self,
+        stream: &mut net::Stream,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.progress == WriteProgress::Failed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let written = self.poll_pieces(stream, cx);
+        // A request of which nothing is sent may be sent on another connection.
+        if matches!(written, Poll::Ready(Err(_))) && self.progress != WriteProgress::Unsent {
+            self.progress = WriteProgress::Failed;
+        }
+        written
+    }
+
+    fn poll_pieces(
         &mut self,
         stream: &mut net::Stream,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
             // The first frame leaves together with the head.
-            if self.pieces.len() <= usize::from(self.progress == WriteProgress::Unsent) {
-                self.poll_body(cx)?;
+            if self.pieces.len() <= usize::from(self.progress == WriteProgress::Unsent)
+                && let Err(error) = self.poll_body(cx)
+            {
+                // On another connection the body would fail too.
+                self.progress = WriteProgress::Failed;
+                return Poll::Ready(Err(error));
             }
             if self.pieces.is_empty() {
                 if !self.body_ended {
                     return Poll::Pending;
+                }
+                if matches!(self.framing, BodyFraming::Length(1..)) {
+                    return Poll::Ready(Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the body ended before its announced length",
+                    )));
                 }
                 ready!(Pin::new(stream).poll_flush(cx))?;
                 self.progress = WriteProgress::Done;
@@ -121,20 +153,28 @@ impl RequestWriter {
             let data = frame.transpose()?.and_then(|frame| frame.into_data().ok());
             let has_data = data.as_ref().is_some_and(|data| !data.is_empty());
             self.body_ended = data.is_none() || self.body.is_end_stream();
-            let chunked = self.framing == BodyFraming::Chunked;
             if let Some(data) = data.filter(|data| !data.is_empty()) {
-                if chunked {
-                    let size = format!("{:x}\r\n", data.len());
-                    self.pieces.push_back(size.into());
+                match &mut self.framing {
+                    BodyFraming::Chunked => {
+                        let size = format!("{:x}\r\n", data.len());
+                        self.pieces.push_back(size.into());
+                    }
+                    BodyFraming::Length(left) => {
+                        *left = left.checked_sub(data.len() as u64).ok_or_else(|| {
+                            io::Error::new(
+                                io::ErrorKind::InvalidData,
+                                "the body is longer than announced",
+                            )
+                        })?;
+                    }
                 }
                 self.pieces.push_back(data);
             }
-            if chunked {
+            if self.framing == BodyFraming::Chunked && (has_data || self.body_ended) {
                 let end: &[u8] = match (has_data, self.body_ended) {
                     (true, true) => b"\r\n0\r\n\r\n",
                     (true, false) => b"\r\n",
-                    (false, true) => b"0\r\n\r\n",
-                    (false, false) => b"",
+                    (false, _) => b"0\r\n\r\n",
                 };
                 self.pieces.push_back(Bytes::from_static(end));
             }
@@ -167,12 +207,17 @@ fn announce_body(request: &mut Request<OutgoingBody>) -> BodyFraming {
     // A body without an announced length belongs to no such request.
     let takes_none = matches!(*request.method(), Method::GET | Method::HEAD);
     let fields = request.headers_mut();
-    if is_empty || fields.contains_key(header::CONTENT_LENGTH) {
-        return BodyFraming::Length;
+    if let Some(announced) = fields.get(header::CONTENT_LENGTH) {
+        let announced = announced.to_str().ok().and_then(|text| text.parse().ok());
+        return BodyFraming::Length(announced.or(length).unwrap_or(0));
+    }
+    if is_empty {
+        return BodyFraming::Length(0);
     }
     match length {
         Some(length) => {
             fields.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+            return BodyFraming::Length(length);
         }
         None if takes_none => {
             *request.body_mut() = OutgoingBody::default();
@@ -183,7 +228,7 @@ fn announce_body(request: &mut Request<OutgoingBody>) -> BodyFraming {
             return BodyFraming::Chunked;
         }
     }
-    BodyFraming::Length
+    BodyFraming::Length(0)
 }
 
 /// Encodes the request line and the header fields.

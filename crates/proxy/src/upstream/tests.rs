@@ -347,6 +347,43 @@ async fn a_reply_that_comes_before_the_whole_request_is_sent_is_not_lost() {
 }
 
 #[tokio::test]
+async fn a_connection_whose_request_is_not_as_long_as_announced_carries_no_other_one() {
+    for announced in [4, 9] {
+        let mut worker = LoopbackWorker::start(HELLO, AfterReply::KeepsOpen).await;
+        let (pools, url) = (pools(), worker.url());
+        let mut request = request();
+        // The worker answers what ends like a head.
+        *request.body_mut() = Bytes::from_static(b"a\r\n\r\n");
+        let length = HeaderValue::from(announced);
+        request.headers_mut().insert(header::CONTENT_LENGTH, length);
+        let outgoing = OutgoingRequest {
+            worker: WORKER,
+            url: &url,
+            request,
+            rest: None,
+            connect_timeout: SOON,
+        };
+        let sent = timeout(SOON, pools.send(outgoing)).await.expect("in time");
+        if let Ok(mut reply) = sent {
+            let _ = timeout(SOON, reply.body.read_to_end(5)).await;
+        }
+        worker.wait_for_close().await;
+        assert!(pools.take(WORKER, pools.clock.now()).is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_reply_with_two_lengths_ends_its_connection() {
+    let reply =
+        "HTTP/1.1 200 OK\r\ncontent-length: 99\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    let mut worker = LoopbackWorker::start(reply, AfterReply::KeepsOpen).await;
+    let pools = pools();
+    assert_eq!(exchange(&pools, &worker).await, "");
+    worker.wait_for_close().await;
+    assert!(pools.take(WORKER, pools.clock.now()).is_none());
+}
+
+#[tokio::test]
 async fn a_connection_to_a_server_that_is_no_worker_is_closed_after_its_reply() {
     let mut server = LoopbackWorker::start(HELLO, AfterReply::KeepsOpen).await;
     let address = Address::Tcp {

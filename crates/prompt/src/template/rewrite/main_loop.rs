@@ -41,7 +41,8 @@ pub(super) fn find<'a>(statements: &'a [ast::Stmt<'a>]) -> Option<MainLoop<'a>> 
     template.add_all(statements);
     let is_hidden = |name: &str| template.set.contains(name);
     let mut macros = template.macros.iter().map(|declared| declared.name);
-    if SPECIAL.into_iter().chain(FUNCTIONS).any(is_hidden)
+    if template.has_conditional_macro
+        || SPECIAL.into_iter().chain(FUNCTIONS).any(is_hidden)
         || macros
             .any(|name| is_hidden(name) || SPECIAL.contains(&name) || FUNCTIONS.contains(&name))
     {
@@ -79,13 +80,20 @@ struct Declarations<'a> {
     /// Those of variables, at any depth but not in macros.
     set: HashSet<&'a str>,
     macros: Vec<&'a ast::Macro<'a>>,
+    /// How many statements are around the present one.
+    depth: usize,
+    /// A macro may have another body, or none, where it is called: it is declared more than once,
+    /// or on a condition.
+    has_conditional_macro: bool,
 }
 
 impl<'a> Declarations<'a> {
     fn add_all(&mut self, statements: &'a [ast::Stmt<'a>]) {
+        self.depth += 1;
         for statement in statements {
             self.add(statement);
         }
+        self.depth -= 1;
     }
 
     fn add(&mut self, statement: &'a ast::Stmt<'a>) {
@@ -113,6 +121,8 @@ impl<'a> Declarations<'a> {
             ast::Stmt::FilterBlock(block) => self.add_all(&block.body),
             ast::Stmt::AutoEscape(block) => self.add_all(&block.body),
             ast::Stmt::Macro(declared) => {
+                let is_known = self.macros.iter().any(|known| known.name == declared.name);
+                self.has_conditional_macro |= is_known || self.depth > 1;
                 self.macros.push(declared);
             }
             _ => {}
