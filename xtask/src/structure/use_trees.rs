@@ -19,9 +19,10 @@ pub(super) fn use_paths(file: &SourceFile) -> Vec<UsePath> {
             continue;
         }
         let length = tokens[at..].iter().position(|token| token.is_sign(';'));
-        // `::name` is another crate.
-        let absolute = tokens.get(at + 1).is_some_and(|token| token.is_sign(':'));
-        let Some(length) = length.filter(|_| !absolute) else {
+        // `::name` is another crate, and `use<'a>` names what a type captures.
+        let is_other = |token: &SourceToken| token.is_sign(':') || token.is_sign('<');
+        let other = tokens.get(at + 1).is_some_and(is_other);
+        let Some(length) = length.filter(|_| !other) else {
             continue;
         };
         let is_public = is_public(&tokens[..at]);
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_tree_is_expanded_and_its_renames_are_dropped() {
-        let source = "use crate::{a::{B as C, d::*}, self as e}; // use x;\npub(crate) use super::F;\nuse ::a::G;\n#[cfg(test)] mod tests { use super::*; }";
+        let source = "use crate::{a::{B as C, d::*}, self as e}; // use x;\npub(crate) use super::F;\nuse ::a::G;\nfn f<'a>() -> impl I + use<'a> { a::b }\nstruct S;\n#[cfg(test)] mod tests { use super::*; }";
         let file = SourceFile::new("crates/a/src/lib.rs", source);
         let found: Vec<_> = use_paths(&file)
             .into_iter()
