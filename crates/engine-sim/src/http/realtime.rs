@@ -19,7 +19,7 @@ use tokio_tungstenite::{
     tungstenite::{handshake::derive_accept_key, protocol::Role},
 };
 
-use self::conversation::Conversation;
+use self::conversation::RealtimeSession;
 use super::{ConnectionCut, SimApiError, SimBody, generate};
 use crate::{
     fault::InjectedFault,
@@ -91,7 +91,9 @@ fn accepted(
         let Ok(stream) = upgrade.await else { return };
         let stream = TokioIo::new(stream);
         let socket = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
-        Conversation::new(state, headers, model).run(socket).await;
+        RealtimeSession::new(state, headers, model)
+            .run(socket)
+            .await;
     };
     Ok((response, conversation.boxed()))
 }

@@ -141,16 +141,32 @@ impl GenerationStages {
         wait: WaitRecord,
         guard: &mut RequestGuard,
     ) -> Result<RoutedRequest, ApiError> {
+        let load = load(&call);
+        self.route_unread(call, model, wait, (load, false), guard)
+    }
+
+    /// Gathers the facts of the decision about a request whose content the router does not read:
+    /// its load in tokens, and whether its reply is a stream. A part of a body that is not buffered
+    /// is sent once.
+    pub(super) fn route_unread(
+        &self,
+        call: AcceptedRequest,
+        model: Arc<ModelView>,
+        wait: WaitRecord,
+        (load, stream): (u32, bool),
+        guard: &mut RequestGuard,
+    ) -> Result<RoutedRequest, ApiError> {
         let api_support = ApiSupport::Openai;
         let pin = self.named_worker(&call)?;
-        let prompt = TokenizedPrompt::without_blocks(load(&call));
+        let prompt = TokenizedPrompt::without_blocks(load);
         let view = RequestView {
             model: (&*model.id).into(),
+            stream,
             ..RequestView::default()
         };
-        let is_streamed = call.rest.is_some();
+        let body_streamed = call.rest.is_some();
         guard.set_request_facts(RequestFacts {
-            body_streamed: is_streamed,
+            body_streamed,
             ..RequestFacts::of(&view, &model, call.overrides.priority, &prompt)
         });
         api_support.check(&model)?;
@@ -159,7 +175,7 @@ impl GenerationStages {
             pin,
             handover: Handover::without_split(),
             api_support,
-            keeps_state: is_streamed,
+            keeps_state: body_streamed,
         };
         Ok(RoutedRequest::forwarded(call, model, wait, facts))
     }

@@ -6,24 +6,13 @@
 
 use std::{ops::Range, sync::Arc};
 
-use dialect::{ApiError, ErrorCode, RequestView};
+use dialect::{ApiError, ErrorCode};
 use fleet::ModelView;
 use http::{HeaderValue, Response, header, uri::PathAndQuery};
-use tokenization::TokenizedPrompt;
 
 use super::{
-    accept::AcceptedRequest,
-    generation::GenerationStages,
-    path_id::percent_decoded,
-    prefill::Handover,
-    preprocess::MODEL,
-    queue_wait::WaitRecord,
-    receipt::RequestFacts,
-    record::RequestGuard,
-    reply::refused,
-    reply_body::ReplyBody,
-    send::{ForwardedFacts, RoutedRequest},
-    translate::ApiSupport,
+    accept::AcceptedRequest, path_id::percent_decoded, preprocess::MODEL, queue_wait::WaitRecord,
+    record::RequestGuard, reply::refused, reply_body::ReplyBody,
 };
 use crate::Gateway;
 
@@ -47,7 +36,8 @@ pub(super) async fn realtime(
         Ok(model) => model,
         Err(error) => return refused(guard, &error),
     };
-    match stages.route_conversation(call, model, wait, &mut guard) {
+    // Nothing is said before both sides have agreed: until then another worker may be tried.
+    match stages.route_unread(call, model, wait, (LOAD, true), &mut guard) {
         Ok(request) => Box::pin(stages.delivery.run(request, guard)).await,
         Err(error) => refused(guard, &error),
     }
@@ -137,38 +127,6 @@ fn unusable(found: &str) -> ApiError {
          lists"
     );
     ApiError::new(ErrorCode::InvalidRequest, message).param(MODEL)
-}
-
-impl GenerationStages {
-    /// Gathers the facts of the decision about a conversation.
-    fn route_conversation(
-        &self,
-        call: AcceptedRequest,
-        model: Arc<ModelView>,
-        wait: WaitRecord,
-        guard: &mut RequestGuard,
-    ) -> Result<RoutedRequest, ApiError> {
-        let api_support = ApiSupport::Openai;
-        let pin = self.named_worker(&call)?;
-        let prompt = TokenizedPrompt::without_blocks(LOAD);
-        let view = RequestView {
-            model: (&*model.id).into(),
-            stream: true,
-            ..RequestView::default()
-        };
-        let priority = call.overrides.priority;
-        guard.set_request_facts(RequestFacts::of(&view, &model, priority, &prompt));
-        api_support.check(&model)?;
-        let facts = ForwardedFacts {
-            prompt,
-            pin,
-            handover: Handover::without_split(),
-            api_support,
-            // Nothing is said before both sides have agreed: another worker may be tried.
-            keeps_state: false,
-        };
-        Ok(RoutedRequest::forwarded(call, model, wait, facts))
-    }
 }
 
 #[cfg(test)]

@@ -54,9 +54,9 @@ struct Entry {
     conversation: Arc<Conversation>,
 }
 
-/// A remembered conversation.
+/// A remembered conversation that a request continues.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct ConversationMatch {
     id: u64,
     pub(super) conversation: Arc<Conversation>,
 }
@@ -111,7 +111,7 @@ impl ConversationMemory {
     }
 
     /// Returns the conversation of a model with the longest beginning in common, by its hashes.
-    pub(super) fn find(&self, model: u64, seed: u64, text: &str) -> Option<Found> {
+    pub(super) fn find(&self, model: u64, seed: u64, text: &str) -> Option<ConversationMatch> {
         if text.len() < STRIDE {
             return None;
         }
@@ -129,7 +129,7 @@ impl ConversationMemory {
         let entry = conversations
             .get(&id)
             .filter(|entry| entry.model == model)?;
-        Some(Found {
+        Some(ConversationMatch {
             id,
             conversation: Arc::clone(&entry.conversation),
         })
@@ -140,7 +140,7 @@ impl ConversationMemory {
         &self,
         model: u64,
         conversation: Conversation,
-        earlier: Option<(&Found, usize)>,
+        earlier: Option<(&ConversationMatch, usize)>,
     ) {
         let bytes = conversation.memory_bytes();
         let is_short = conversation.text.bytes() < STRIDE;
@@ -266,7 +266,11 @@ mod tests {
         (0..count).map(piece).collect()
     }
 
-    fn find(memory: &ConversationMemory, model: u64, pieces: &[String]) -> Option<Found> {
+    fn find(
+        memory: &ConversationMemory,
+        model: u64,
+        pieces: &[String],
+    ) -> Option<ConversationMatch> {
         memory.find(model, Seeds::of(model).text, &pieces.concat())
     }
 

@@ -6,7 +6,7 @@ use kv_blocks::{HashScheme, PromptBlocks};
 
 use super::{
     Conversation, Seeds,
-    memory::{ConversationMemory, Found},
+    memory::{ConversationMatch, ConversationMemory},
 };
 use crate::{
     ChatRequest, PromptError, PromptModel,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub struct ConversationTurn<'a> {
     parts: TurnParts<'a>,
-    earlier: Option<Found>,
+    earlier: Option<ConversationMatch>,
     /// How many messages of the earlier turn it begins with.
     known_messages: usize,
 }
@@ -37,7 +37,7 @@ struct TurnParts<'a> {
 #[derive(Debug)]
 pub struct RenderedTurn<'a> {
     parts: TurnParts<'a>,
-    earlier: Option<Found>,
+    earlier: Option<ConversationMatch>,
     /// How the text begins with that of the earlier turn, and its rest.
     text: RenderedText,
     /// The messages and tools, if they can be read one by one.
@@ -141,7 +141,7 @@ impl TurnParts<'_> {
     /// chat must be read at once, or it has an error, which that will tell.
     fn render_parsed(
         &self,
-        earlier: &Option<Found>,
+        earlier: &Option<ConversationMatch>,
         known_messages: usize,
         now_unix_s: i64,
     ) -> Result<Option<(ParsedChat, RenderedText)>, PromptError> {
@@ -208,7 +208,7 @@ impl RenderedTurn<'_> {
             .encode(&self.text.rest, special)?;
         let new_tokens = u32::try_from(encoded.new_tokens).unwrap_or(u32::MAX);
         let blocks = match &self.earlier {
-            Some(Found { conversation, .. }) if self.text.known_pieces > 0 => {
+            Some(ConversationMatch { conversation, .. }) if self.text.known_pieces > 0 => {
                 let known = conversation.tokens_of(self.text.known_pieces);
                 let before = &conversation.blocks;
                 // What is remembered has tokens, never text alone.
@@ -230,7 +230,7 @@ impl RenderedTurn<'_> {
         let known = self.text.known_pieces;
         let empty = SharedText::new(seeds.text);
         let (text, mut token_ends) = match &self.earlier {
-            Some(Found { conversation, .. }) => (
+            Some(ConversationMatch { conversation, .. }) => (
                 &conversation.text,
                 conversation.token_ends[..known].to_vec(),
             ),

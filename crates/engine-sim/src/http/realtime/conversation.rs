@@ -28,7 +28,7 @@ use crate::{
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// The state of a conversation.
-pub(super) struct Conversation {
+pub(super) struct RealtimeSession {
     state: Arc<ServerState>,
     /// Of the handshake.
     headers: HeaderMap,
@@ -51,7 +51,7 @@ struct RunningResponse {
 /// The conversation is over: its client left, or its engine restarted.
 struct ConversationOver;
 
-impl Conversation {
+impl RealtimeSession {
     pub(super) fn new(state: Arc<ServerState>, headers: HeaderMap, model: String) -> Self {
         let events = EventWriter::new(generate::bare_id(&state, &headers));
         let session = json!({

@@ -156,7 +156,7 @@ struct Reader<'a, 'd> {
 }
 
 /// Names with a value of this iteration.
-type Assigned<'a> = HashSet<&'a str>;
+type AssignedNames<'a> = HashSet<&'a str>;
 
 impl<'a, 'd> Reader<'a, 'd> {
     fn new(statements: &'a [ast::Stmt<'a>], template: &'d Declarations<'a>) -> Self {
@@ -174,7 +174,7 @@ impl<'a, 'd> Reader<'a, 'd> {
     fn statements(
         &mut self,
         statements: &'a [ast::Stmt<'a>],
-        assigned: &mut Assigned<'a>,
+        assigned: &mut AssignedNames<'a>,
     ) -> Option<()> {
         statements
             .iter()
@@ -184,7 +184,7 @@ impl<'a, 'd> Reader<'a, 'd> {
     fn statement(
         &mut self,
         statement: &'a ast::Stmt<'a>,
-        assigned: &mut Assigned<'a>,
+        assigned: &mut AssignedNames<'a>,
     ) -> Option<()> {
         match statement {
             ast::Stmt::EmitRaw(_) | ast::Stmt::Continue(_) => Some(()),
@@ -230,7 +230,7 @@ impl<'a, 'd> Reader<'a, 'd> {
     fn inner_loop(
         &mut self,
         each: &'a ast::ForLoop<'a>,
-        assigned: &mut Assigned<'a>,
+        assigned: &mut AssignedNames<'a>,
     ) -> Option<()> {
         if each.recursive {
             return None;
@@ -249,7 +249,7 @@ impl<'a, 'd> Reader<'a, 'd> {
     }
 
     fn declaration(&mut self, declared: &'a ast::Macro<'a>) -> Option<()> {
-        let mut assigned = Assigned::new();
+        let mut assigned = AssignedNames::new();
         for parameter in &declared.args {
             assign(parameter, &mut assigned)?;
         }
@@ -259,7 +259,11 @@ impl<'a, 'd> Reader<'a, 'd> {
         self.statements(&declared.body, &mut assigned)
     }
 
-    fn expression(&mut self, expression: &'a ast::Expr<'a>, assigned: &Assigned<'a>) -> Option<()> {
+    fn expression(
+        &mut self,
+        expression: &'a ast::Expr<'a>,
+        assigned: &AssignedNames<'a>,
+    ) -> Option<()> {
         match expression {
             ast::Expr::Const(_) => Some(()),
             ast::Expr::Var(name) => self.variable(name.id, assigned),
@@ -304,14 +308,14 @@ impl<'a, 'd> Reader<'a, 'd> {
     fn all(
         &mut self,
         expressions: impl IntoIterator<Item = &'a ast::Expr<'a>>,
-        assigned: &Assigned<'a>,
+        assigned: &AssignedNames<'a>,
     ) -> Option<()> {
         expressions
             .into_iter()
             .try_for_each(|expression| self.expression(expression, assigned))
     }
 
-    fn variable(&mut self, name: &'a str, assigned: &Assigned<'a>) -> Option<()> {
+    fn variable(&mut self, name: &'a str, assigned: &AssignedNames<'a>) -> Option<()> {
         if assigned.contains(name) {
             return Some(());
         }
@@ -369,7 +373,7 @@ impl<'a, 'd> Reader<'a, 'd> {
         (offset <= 1).then_some(())
     }
 
-    fn call(&mut self, call: &'a ast::Call<'a>, assigned: &Assigned<'a>) -> Option<()> {
+    fn call(&mut self, call: &'a ast::Call<'a>, assigned: &AssignedNames<'a>) -> Option<()> {
         match &call.expr {
             ast::Expr::Var(name) if assigned.contains(name.id) => return None,
             ast::Expr::Var(name) if self.is_macro_name(name.id) => {}
@@ -384,7 +388,7 @@ impl<'a, 'd> Reader<'a, 'd> {
     fn arguments(
         &mut self,
         arguments: &'a [ast::CallArg<'a>],
-        assigned: &Assigned<'a>,
+        assigned: &AssignedNames<'a>,
     ) -> Option<()> {
         arguments.iter().try_for_each(|argument| match argument {
             ast::CallArg::Pos(value) | ast::CallArg::Kwarg(_, value) => {
@@ -396,7 +400,7 @@ impl<'a, 'd> Reader<'a, 'd> {
 }
 
 /// Notes the variables that an assignment sets. `None`: it changes a value that others may see.
-fn assign<'a>(target: &'a ast::Expr<'a>, assigned: &mut Assigned<'a>) -> Option<()> {
+fn assign<'a>(target: &'a ast::Expr<'a>, assigned: &mut AssignedNames<'a>) -> Option<()> {
     match target {
         ast::Expr::Var(name) => {
             assigned.insert(name.id);
