@@ -10,7 +10,10 @@ use crate::harness::{
 };
 
 /// A tenth of a millisecond of real time for each prompt token.
-const SLOW: &[&str] = &["--speed", "1"];
+const SLOW: &[&str] = &["--speed", "1", "--max-model-len", "65536"];
+
+/// Words of a prompt that occupies a [`SLOW`] engine for six seconds. Tests end it as soon as others wait behind it.
+const LONG: usize = 60_000;
 
 fn send(routed: &RoutedFleet, id: &str, body: &Value) -> RawClient {
     let mut client = RawClient::connect(&routed.router.data());
@@ -33,31 +36,49 @@ fn waiting(router: &Program, count: f64) {
     });
 }
 
+/// Returns when a receipt was written: when the first token of its request arrived.
+fn time_of(receipt: &Value) -> OffsetDateTime {
+    let at = receipt["at"].as_str().expect("a time");
+    OffsetDateTime::parse(at, &Rfc3339).expect("a time of RFC 3339")
+}
+
+/// Sends a prompt of 8,000 words, then one of 2,000, and returns when both wait.
+///
+/// They have no prefix in common with any other prompt, so the shorter one occupies its engine for a fifth of a second:
+/// the longer one waits for it too.
+fn middle_and_short(routed: &RoutedFleet) -> (RawClient, RawClient) {
+    let send = |id: &str, words| {
+        let text = format!("{id} {}", "word ".repeat(words));
+        send(routed, id, &streamed(chat("sim", &text, 1)))
+    };
+    let middle = send("middle", 8_000);
+    waiting(&routed.router, 1.0);
+    let short = send("short", 2_000);
+    waiting(&routed.router, 2.0);
+    (middle, short)
+}
+
 #[test]
 fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest_goes_first() {
     let routed = RoutedFleet::with(&[SLOW], "", &[]);
-    let long = send(&routed, "long", &streamed(long_chat("sim", 15_000, 1)));
+    let long = send(&routed, "long", &streamed(long_chat("sim", LONG, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
-    let mut middle = send(&routed, "middle", &streamed(long_chat("sim", 4_000, 1)));
-    waiting(&routed.router, 1.0);
-    let mut short = send(&routed, "short", &streamed(chat("sim", "hello", 1)));
-    waiting(&routed.router, 2.0);
+    let (mut middle, mut short) = middle_and_short(&routed);
+    drop(long);
     for client in [&mut short, &mut middle] {
         assert_eq!(client.reply().status, 200);
     }
-    drop(long);
-    let sent = |id: &str| {
+    let first_token = |id: &str| {
         let receipt = eventually("the receipt", || {
             let receipt = routed.router.receipt(id);
             (!receipt["outcome"].is_null()).then_some(receipt)
         });
         assert_eq!(receipt["hold"]["reason"], "backlog");
-        receipt["hold"]["held_ms"].as_f64().expect("milliseconds")
+        time_of(&receipt)
     };
-    // The later request waited less: it was served earlier.
-    assert!(sent("short") < sent("middle"));
+    assert!(first_token("short") < first_token("middle"));
     assert_eq!(
         routed.router.receipt("long")["hold"],
         serde_json::json!({"held_ms": 0.0, "reason": null})
@@ -73,7 +94,7 @@ fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest
 #[contract("F33")]
 fn a_client_that_leaves_the_queue_frees_its_place_and_reaches_no_engine() {
     let routed = RoutedFleet::with(&[SLOW], "", &[]);
-    let long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let long = send(&routed, "long", &streamed(long_chat("sim", LONG, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
@@ -105,7 +126,7 @@ fn a_client_that_leaves_the_queue_frees_its_place_and_reaches_no_engine() {
 #[test]
 fn a_request_over_the_queue_limit_is_refused_with_retry_after() {
     let routed = RoutedFleet::with(&[SLOW], "queue: {max_entries: 1}\n", &[]);
-    let _long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _long = send(&routed, "long", &streamed(long_chat("sim", LONG, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
@@ -124,7 +145,7 @@ fn a_request_over_the_queue_limit_is_refused_with_retry_after() {
 #[test]
 fn without_the_queue_every_request_is_sent_at_once() {
     let routed = RoutedFleet::with(&[SLOW], "queue: {enabled: false}\n", &[]);
-    let _long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _long = send(&routed, "long", &streamed(long_chat("sim", LONG, 1)));
     let _other = send(&routed, "other", &streamed(chat("sim", "hello", 1)));
     eventually("both to be bound", || {
         (metric(&routed.router, "warmroute_leases") == 2.0).then_some(())
@@ -296,12 +317,7 @@ fn engines_that_schedule_by_priority_get_the_order_where_configured() {
                 let receipt = routed.router.receipt(id);
                 (!receipt["outcome"].is_null()).then_some(receipt)
             });
-            // A receipt exists once the first token arrives.
-            let at = receipt["at"].as_str().expect("a time");
-            (
-                OffsetDateTime::parse(at, &Rfc3339).expect("a time of RFC 3339"),
-                *id,
-            )
+            (time_of(&receipt), *id)
         })
         .collect();
     first_tokens.sort_unstable();
@@ -348,7 +364,7 @@ fn a_clients_own_priority_and_an_engine_without_priorities_are_left_unchanged() 
 #[contract("F79")]
 fn an_idle_model_answers_at_once_while_400_requests_wait_for_another_model() {
     let routed = RoutedFleet::with(&[SLOW, &["--speed", "1", "--model", "other"]], "", &[]);
-    let _long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _long = send(&routed, "long", &streamed(long_chat("sim", LONG, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
@@ -392,14 +408,11 @@ fn a_worker_that_comes_back_takes_waiting_requests_in_their_order() {
     eventually("b to get no request", || {
         (routed.worker("b")["state"] == "draining").then_some(())
     });
-    let _long = send(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _long = send(&routed, "long", &streamed(long_chat("sim", LONG, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
-    let mut middle = send(&routed, "middle", &streamed(long_chat("sim", 4_000, 1)));
-    waiting(&routed.router, 1.0);
-    let mut short = send(&routed, "short", &streamed(chat("sim", "hello", 1)));
-    waiting(&routed.router, 2.0);
+    let (mut middle, mut short) = middle_and_short(&routed);
     change("resume");
     for client in [&mut short, &mut middle] {
         assert_eq!(client.reply().status, 200);
@@ -420,5 +433,5 @@ fn a_worker_that_comes_back_takes_waiting_requests_in_their_order() {
         (&"b".into(), &"b".into()),
         "{short}"
     );
-    assert!(short["hold"]["held_ms"].as_f64() < middle["hold"]["held_ms"].as_f64());
+    assert!(time_of(&short) < time_of(&middle));
 }
