@@ -42,15 +42,16 @@ fn time_of(receipt: &Value) -> OffsetDateTime {
     OffsetDateTime::parse(at, &Rfc3339).expect("a time of RFC 3339")
 }
 
+/// A prompt that shares no prefix with that of another id, so that no engine has it in its cache.
+fn prompt_of_its_own(id: &str, words: usize) -> Value {
+    streamed(chat("sim", &format!("{id} {}", "word ".repeat(words)), 1))
+}
+
 /// Sends a prompt of 8,000 words, then one of 2,000, and returns when both wait.
 ///
-/// They have no prefix in common with any other prompt, so the shorter one occupies its engine for a fifth of a second:
-/// the longer one waits for it too.
+/// The shorter one occupies its engine for a fifth of a second, so the longer one waits for it too.
 fn middle_and_short(routed: &RoutedFleet) -> (RawClient, RawClient) {
-    let send = |id: &str, words| {
-        let text = format!("{id} {}", "word ".repeat(words));
-        send(routed, id, &streamed(chat("sim", &text, 1)))
-    };
+    let send = |id: &str, words| send(routed, id, &prompt_of_its_own(id, words));
     let middle = send("middle", 8_000);
     waiting(&routed.router, 1.0);
     let short = send("short", 2_000);
@@ -296,10 +297,7 @@ fn engines_that_schedule_by_priority_get_the_order_where_configured() {
         ("before_all", 800, "1"),
     ];
     for (number, (id, words, priority)) in (1..).zip(requests) {
-        clients.push((
-            id,
-            send(id, &streamed(long_chat("sim", words, 1)), priority),
-        ));
+        clients.push((id, send(id, &prompt_of_its_own(id, words), priority)));
         eventually("it to wait in the engine", || {
             (engine.stats()["waiting"] == number).then_some(())
         });
