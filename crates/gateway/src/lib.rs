@@ -18,6 +18,7 @@ mod health;
 mod housekeeping;
 mod ids;
 mod inbound_key;
+mod indexed_family;
 mod lease;
 mod lifecycle;
 mod listener;

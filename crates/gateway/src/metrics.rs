@@ -12,7 +12,6 @@ use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
         counter::Counter,
-        family::Family,
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
@@ -24,7 +23,10 @@ use routing::{
     receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, RouterTiming},
 };
 
-use crate::{request::receipt::Selection, routes::ROUTES, worker_labels::WorkerLabels};
+use crate::{
+    indexed_family::IndexedFamily, request::receipt::Selection, routes::ROUTES,
+    worker_labels::WorkerLabels,
+};
 
 /// Labels of enums: each name with its value.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -79,7 +81,7 @@ fn similarity() -> Histogram {
     ])
 }
 
-type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
+type Seconds<L> = IndexedFamily<L, Histogram, fn() -> Histogram>;
 
 /// The facts that are counted when a request ends.
 #[derive(Debug)]
@@ -124,15 +126,15 @@ macro_rules! families {
 families! {
     /// Families of requests, from their acceptance to their end.
     struct RequestFamilies {
-        outcomes: Family<Labels<2>, Counter> = Family::default(),
+        outcomes: IndexedFamily<Labels<2>, Counter> = IndexedFamily::default(),
             "warmroute_requests" "Requests by route and outcome";
-        shed: Family<Labels<1>, Counter> = Family::default(),
+        shed: IndexedFamily<Labels<1>, Counter> = IndexedFamily::default(),
             "warmroute_shed" "Requests refused for want of room";
         panics: Counter = Counter::default(),
             "warmroute_panics" "Requests that ended in a panic";
-        stages: Seconds<Labels<1>> = Family::new_with_constructor(stage_seconds),
+        stages: Seconds<Labels<1>> = IndexedFamily::new_with_constructor(stage_seconds),
             "warmroute_stage_seconds" "Time spent in a stage of the router";
-        durations: Seconds<Labels<1>> = Family::new_with_constructor(request_seconds),
+        durations: Seconds<Labels<1>> = IndexedFamily::new_with_constructor(request_seconds),
             "warmroute_request_seconds" "Time from accepting a request to its end";
         queue_wait: Histogram = request_seconds(),
             "warmroute_queue_wait_seconds" "Time that requests waited for a worker, of those that did";
@@ -148,13 +150,13 @@ families! {
 families! {
     /// Families of decisions, and of the prompts by which they are made.
     struct DecisionFamilies {
-        decisions: Family<Labels<2>, Counter> = Family::default(),
+        decisions: IndexedFamily<Labels<2>, Counter> = IndexedFamily::default(),
             "warmroute_decisions" "Placement decisions";
-        durations: Seconds<Labels<1>> = Family::new_with_constructor(stage_seconds),
+        durations: Seconds<Labels<1>> = IndexedFamily::new_with_constructor(stage_seconds),
             "warmroute_decision_seconds" "Time of one placement decision";
-        prompt_source: Family<Labels<1>, Counter> = Family::default(),
+        prompt_source: IndexedFamily<Labels<1>, Counter> = IndexedFamily::default(),
             "warmroute_prompt_source" "How the identity of prompts was found";
-        prefill: Family<Labels<1>, Counter> = Family::default(),
+        prefill: IndexedFamily<Labels<1>, Counter> = IndexedFamily::default(),
             "warmroute_prefill" "Requests of models with prefill workers, by what became of the prefill";
         overlap: Histogram = ratio(),
             "warmroute_overlap_ratio" "Share of the prompt predicted to be cached where it went";
@@ -164,23 +166,23 @@ families! {
 families! {
     /// Families of attempts, and of what workers did with them.
     struct WorkerFamilies {
-        attempts: Family<Labels<2>, Counter> = Family::default(),
+        attempts: IndexedFamily<Labels<2>, Counter> = IndexedFamily::default(),
             "warmroute_attempts" "Attempts at workers by retry class and result";
-        failures: Family<WorkerReason, Counter> = Family::default(),
+        failures: IndexedFamily<WorkerReason, Counter> = IndexedFamily::default(),
             "warmroute_upstream_failures" "Failures of workers as requests saw them";
-        throttled: Family<WorkerLabel, Counter> = Family::default(),
+        throttled: IndexedFamily<WorkerLabel, Counter> = IndexedFamily::default(),
             "warmroute_upstream_throttled" "Requests that workers answered with 429";
-        streams_incomplete: Family<WorkerLabel, Counter> = Family::default(),
+        streams_incomplete: IndexedFamily<WorkerLabel, Counter> = IndexedFamily::default(),
             "warmroute_streams_incomplete" "Streams that ended without saying that they were whole";
-        ttft: Seconds<WorkerLabel> = Family::new_with_constructor(request_seconds),
+        ttft: Seconds<WorkerLabel> = IndexedFamily::new_with_constructor(request_seconds),
             "warmroute_ttft_seconds" "Time from accepting a request to its first byte from the worker";
-        prompt_tokens: Family<WorkerLabel, Counter> = Family::default(),
+        prompt_tokens: IndexedFamily<WorkerLabel, Counter> = IndexedFamily::default(),
             "warmroute_prompt_tokens" "Prompt tokens that workers reported";
-        predicted_cached_tokens: Family<WorkerLabel, Counter> = Family::default(),
+        predicted_cached_tokens: IndexedFamily<WorkerLabel, Counter> = IndexedFamily::default(),
             "warmroute_predicted_cached_tokens" "Cached tokens predicted at decision time";
-        actual_cached_tokens: Family<WorkerLabel, Counter> = Family::default(),
+        actual_cached_tokens: IndexedFamily<WorkerLabel, Counter> = IndexedFamily::default(),
             "warmroute_actual_cached_tokens" "Cached tokens that workers reported";
-        parity: Family<WorkerResult, Counter> = Family::default(),
+        parity: IndexedFamily<WorkerResult, Counter> = IndexedFamily::default(),
             "warmroute_parity_requests" "Predictions against what the worker reported";
     }
 }
@@ -213,9 +215,7 @@ impl Metrics {
     pub(crate) fn record_decision(&self, policy: &'static str, method: &'static str, us: f64) {
         self.record_method(policy, method);
         let durations = &self.decisions.durations;
-        durations
-            .get_or_create(&[("policy", policy)])
-            .observe(us / 1e6);
+        durations.with(&[("policy", policy)], |series| series.observe(us / 1e6));
     }
 
     /// Records the method by which a request got its worker or its reply, without a decision time.
@@ -293,10 +293,9 @@ impl Metrics {
             &families.outcomes,
             [("route", route), ("outcome", summary.kind.as_str())],
         );
-        families
-            .durations
-            .get_or_create(&[("route", route)])
-            .observe(summary.took.as_secs_f64());
+        families.durations.with(&[("route", route)], |series| {
+            series.observe(summary.took.as_secs_f64());
+        });
         if let Some(timing) = summary.timing {
             families.record_stages(timing);
         }
@@ -305,8 +304,8 @@ impl Metrics {
         };
         let worker = self.labelled(&selection.worker);
         if let Some(ttft) = summary.ttft {
-            let observed = self.workers.ttft.get_or_create(&worker);
-            observed.observe(ttft.as_secs_f64());
+            let series = &self.workers.ttft;
+            series.with(&worker, |series| series.observe(ttft.as_secs_f64()));
         }
         let Some(usage) = summary.usage else { return };
         let (predicted, prompt) = (selection.predicted_cached_tokens, usage.prompt_tokens);
@@ -314,10 +313,7 @@ impl Metrics {
             let share = (f64::from(predicted) / f64::from(prompt)).min(1.0);
             self.decisions.overlap.observe(share);
         }
-        self.workers
-            .prompt_tokens
-            .get_or_create(&worker)
-            .inc_by(u64::from(prompt));
+        add(&self.workers.prompt_tokens, &worker, prompt);
         // Counted only where both are known, so that the two totals are comparable.
         let compared_tokens = summary.compared_tokens.flatten();
         let reported = usage.cached_tokens.filter(|_| selection.looked_up);
@@ -341,21 +337,20 @@ impl RequestFamilies {
             ("lookup", timing.lookup),
             ("decide", timing.decide),
         ] {
-            self.stages
-                .get_or_create(&[("stage", stage)])
-                .observe(us / 1e6);
+            let stages = &self.stages;
+            stages.with(&[("stage", stage)], |series| series.observe(us / 1e6));
         }
     }
 
     fn start_at_zero(&self) {
         let codes = ErrorCode::ALL.into_iter().filter(|code| code.sheds_load());
         for reason in codes.map(ErrorCode::as_str).chain([BUFFERED_BYTES, MEMORY]) {
-            drop(self.shed.get_or_create(&[("reason", reason)]));
+            drop(self.shed.begin(&[("reason", reason)]));
         }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {
                 let labels = [("route", route.path), ("outcome", outcome.as_str())];
-                drop(self.outcomes.get_or_create(&labels));
+                drop(self.outcomes.begin(&labels));
             }
         }
     }
@@ -365,7 +360,7 @@ impl DecisionFamilies {
     fn start_at_zero(&self) {
         let skips = PrefillSkip::ALL.map(PrefillSkip::as_str);
         for result in skips.into_iter().chain([PREFILLED, UNFINISHED]) {
-            drop(self.prefill.get_or_create(&[("result", result)]));
+            drop(self.prefill.begin(&[("result", result)]));
         }
         for source in [
             PromptSource::Tokens,
@@ -375,19 +370,15 @@ impl DecisionFamilies {
             PromptSource::None,
         ] {
             let labels = [("source", source.as_str())];
-            drop(self.prompt_source.get_or_create(&labels));
+            drop(self.prompt_source.begin(&labels));
         }
     }
 }
 
 impl WorkerFamilies {
     fn record_cached_tokens(&self, worker: &WorkerLabel, predicted: u32, actual: u32) {
-        self.predicted_cached_tokens
-            .get_or_create(worker)
-            .inc_by(u64::from(predicted));
-        self.actual_cached_tokens
-            .get_or_create(worker)
-            .inc_by(u64::from(actual));
+        add(&self.predicted_cached_tokens, worker, predicted);
+        add(&self.actual_cached_tokens, worker, actual);
     }
 
     fn record_parity(&self, WorkerLabel { worker }: WorkerLabel, predicted: u32, actual: u32) {
@@ -414,13 +405,21 @@ impl WorkerFamilies {
             (AttemptClass::C3.as_str(), MidStream),
         ] {
             let labels = [("class", class), ("result", result.as_str())];
-            drop(self.attempts.get_or_create(&labels));
+            drop(self.attempts.begin(&labels));
         }
     }
 }
 
-fn count<L: Clone + Eq + Hash>(family: &Family<L, Counter>, labels: L) {
-    family.get_or_create(&labels).inc();
+fn count<L: Clone + Eq + Hash>(family: &IndexedFamily<L, Counter>, labels: L) {
+    family.with(&labels, |series| {
+        series.inc();
+    });
+}
+
+fn add(family: &IndexedFamily<WorkerLabel, Counter>, worker: &WorkerLabel, tokens: u32) {
+    family.with(worker, |series| {
+        series.inc_by(u64::from(tokens));
+    });
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use foldhash::fast::RandomState;
 use parking_lot::RwLock;
 
 /// Most workers with a label of their own.
@@ -14,7 +15,7 @@ pub(crate) const OTHER: &str = "other";
 
 /// The names that have a label.
 #[derive(Debug, Default)]
-pub(crate) struct WorkerLabels(RwLock<HashSet<Box<str>>>);
+pub(crate) struct WorkerLabels(RwLock<HashSet<Box<str>, RandomState>>);
 
 impl WorkerLabels {
     /// Returns a worker's label: its name, or [`OTHER`] if too many came before it.

@@ -4,11 +4,15 @@
 
 use super::{
     JsonError, MAX_DEPTH, MAX_NODES, RawJson,
-    special::{BLOCK, plain_bytes, special_bytes},
+    special::{BLOCK, is_special, plain_bytes, special_bytes},
 };
 
 /// The error of a control character in a string.
 const CONTROL: &str = "a control character in a string";
+
+/// Bytes of a string that are read one by one before whole blocks are: most keys and words are
+/// shorter, and end before a block would pay.
+const SHORT_STRING: usize = 16;
 
 /// Returns the bytes as text, or the offset of the first bad byte.
 pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, usize> {
@@ -265,6 +269,16 @@ impl<'a> JsonScanner<'a> {
     /// Reads a string, starting at its opening quote.
     fn string(&mut self) -> Result<(), JsonError> {
         self.at += 1;
+        for _ in 0..SHORT_STRING {
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(byte) if !is_special(byte) => self.at += 1,
+                _ => break,
+            }
+        }
         while let Some(block) = self.bytes[self.at..].first_chunk::<BLOCK>() {
             if self.string_block(block)? {
                 return Ok(());

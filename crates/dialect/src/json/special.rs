@@ -38,7 +38,8 @@ pub(super) fn plain_bytes(bytes: &[u8]) -> usize {
     blocks.len() * BLOCK + plain
 }
 
-fn is_special(byte: u8) -> bool {
+#[inline]
+pub(super) fn is_special(byte: u8) -> bool {
     matches!(byte, b'"' | b'\\' | 0..0x20)
 }
 

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, fmt::Write as _};
 
+use memchr::memchr;
+
 use super::special::plain_bytes;
 
 /// Returns the value of a string (with its quotes, already checked). Halves of surrogate pairs
@@ -11,7 +13,7 @@ pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
         .strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'))
         .unwrap_or(quoted);
-    if !inner.contains('\\') {
+    if memchr(b'\\', inner.as_bytes()).is_none() {
         return Cow::Borrowed(inner);
     }
     let mut text = String::with_capacity(inner.len());

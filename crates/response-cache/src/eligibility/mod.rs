@@ -4,11 +4,13 @@
 
 mod body;
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use config::{AbsentTemperature, CacheSection, ResponseCacheSection};
 use dialect::{Dialect, Temperature};
 use http::{HeaderMap, header};
-use memchr::memmem;
+use memchr::memmem::Finder;
 
 pub use self::body::{BodyProperties, RequestDigests, RequestedForm};
 use crate::{
@@ -79,7 +81,9 @@ impl<'a> Eligibility<'a> {
                 Dialect::Responses | Dialect::TokenIds | Dialect::SglangGenerate
             );
             let may_be_shared = coalesces && !is_alone;
-            may_be_shared && directive == StoreDirective::Usual && mentions(request.body)
+            may_be_shared
+                && directive == StoreDirective::Usual
+                && may_ask_repeatable(request.body)
         };
         let body = if is_needed {
             BodyProperties::read(request).await
@@ -145,10 +149,25 @@ fn check_cacheable(
     }
 }
 
-/// Returns whether a body may ask for a repeatable answer: most do not, and are not parsed for it.
-fn mentions(body: &[u8]) -> bool {
-    let mentions = |key: &[u8]| memmem::find(body, key).is_some();
-    mentions(b"\"temperature\"") || mentions(b"\"seed\"")
+/// Returns whether a body may ask for a repeatable answer, by a temperature of 0 or a seed: most do
+/// not, and are not parsed for it.
+fn may_ask_repeatable(body: &[u8]) -> bool {
+    static TEMPERATURE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\"temperature\""));
+    static SEED: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\"seed\""));
+    let mut temperatures = TEMPERATURE.find_iter(body);
+    temperatures.any(|at| is_zero(&body[at + TEMPERATURE.needle().len()..]))
+        || SEED.find(body).is_some()
+}
+
+/// Returns whether the number behind a key, a colon and space may be 0.
+fn is_zero(behind_key: &[u8]) -> bool {
+    let behind_colon = behind_key.trim_ascii_start().strip_prefix(b":");
+    let value = behind_colon.unwrap_or_default().trim_ascii_start();
+    let number = value.strip_prefix(b"-").unwrap_or(value);
+    let mut mantissa = number
+        .iter()
+        .take_while(|byte| matches!(byte, b'0'..=b'9' | b'.'));
+    number.starts_with(b"0") && mantissa.all(|digit| matches!(digit, b'0' | b'.'))
 }
 
 /// The directive in `Cache-Control`.
