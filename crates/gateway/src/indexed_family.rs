@@ -72,7 +72,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::{encoding::text::encode, metrics::counter::Counter, registry::Registry};
+    use prometheus_client::{
+        encoding::text::encode, metrics::counter::Counter, registry::Registry,
+    };
 
     use super::*;
 

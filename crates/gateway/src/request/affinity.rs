@@ -123,7 +123,7 @@ impl AffinityStage {
         view: &RequestView<'_>,
     ) -> Option<ClusterMembership> {
         match &self.clusters {
-            Some(clusters) => clusters.of(headers, view).await,
+            Some(clusters) => Box::pin(clusters.of(headers, view)).await,
             None => None,
         }
     }
@@ -155,7 +155,7 @@ impl AffinityStage {
             .lmcache
             .as_deref()
             .filter(|_| policies.any(Policy::needs_lmcache))?;
-        Some(lmcache::look_up(controller, model, prompt, choice).await)
+        Some(Box::pin(lmcache::look_up(controller, model, prompt, choice)).await)
     }
 
     /// Records that this worker took the request with these keys.
@@ -193,7 +193,7 @@ impl AffinityStage {
             served_by: None,
         };
         let holders = if policies.any(Policy::needs_prefix_holders) {
-            self.prefix_holders(&keys).await
+            Box::pin(self.prefix_holders(&keys)).await
         } else {
             None
         };

@@ -84,10 +84,8 @@ impl DeliveryStage {
                 AttemptOutcome::Refused(error) => return reply::refused(guard, &error),
                 AttemptOutcome::Failed(failure) => failure,
             };
-            if let Some(last) = self
-                .next_attempt(&mut request, failure, &mut retry_state, &mut guard)
-                .await
-            {
+            let next = self.next_attempt(&mut request, failure, &mut retry_state, &mut guard);
+            if let Some(last) = Box::pin(next).await {
                 return reply::last_failure(guard, last);
             }
         }

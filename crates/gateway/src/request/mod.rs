@@ -8,6 +8,9 @@
 //!
 //! **Invariant**: every request with a route ends in exactly one drop of a
 //! [`record::RequestGuard`], on every path.
+//!
+//! A stage that few requests need is awaited on the heap (`Box::pin`): the state of a request has
+//! room for the largest stage that it may be in, and moves as a whole.
 
 pub(crate) mod accept;
 pub(crate) mod affinity;
@@ -177,27 +180,32 @@ async fn call_handler(
         RouteHandler::GenerateAnew(dialect) => {
             return Box::pin(gateway.generation.run(call, dialect, guard)).await;
         }
-        RouteHandler::Form => return form::form(gateway, call, guard).await,
-        RouteHandler::Realtime => return realtime::realtime(gateway, call, guard).await,
+        RouteHandler::Form => return Box::pin(form::form(gateway, call, guard)).await,
+        RouteHandler::Realtime => return Box::pin(realtime::realtime(gateway, call, guard)).await,
         RouteHandler::StoredResponse => {
             let rest = rest.to_owned();
-            return stored_response::stored_response(gateway, call, rest, guard).await;
+            let stored = stored_response::stored_response(gateway, call, rest, guard);
+            return Box::pin(stored).await;
         }
         RouteHandler::InputTokens => {
-            return input_tokens::input_tokens(gateway, call, guard).await;
+            return Box::pin(input_tokens::input_tokens(gateway, call, guard)).await;
         }
         RouteHandler::CountTokens => {
-            return count_tokens::count_tokens(gateway, call, guard).await;
+            return Box::pin(count_tokens::count_tokens(gateway, call, guard)).await;
         }
-        RouteHandler::Tokenize => return tokenize_api::tokenize(gateway, call, guard).await,
-        RouteHandler::Detokenize => return tokenize_api::detokenize(gateway, call, guard).await,
-        RouteHandler::Route => route_api::route(gateway, &call).await,
-        RouteHandler::PotentialLoads => route_api::potential_loads(gateway, &call).await,
+        RouteHandler::Tokenize => {
+            return Box::pin(tokenize_api::tokenize(gateway, call, guard)).await;
+        }
+        RouteHandler::Detokenize => {
+            return Box::pin(tokenize_api::detokenize(gateway, call, guard)).await;
+        }
+        RouteHandler::Route => Box::pin(route_api::route(gateway, &call)).await,
+        RouteHandler::PotentialLoads => Box::pin(route_api::potential_loads(gateway, &call)).await,
         RouteHandler::PrefillComplete => route_api::prefill_complete(gateway, &call, rest),
         RouteHandler::FreeReservation => route_api::free(gateway, &call, rest),
-        RouteHandler::Models => Ok(reply::json(200, &catalog.list().await, id)),
+        RouteHandler::Models => Ok(reply::json(200, &Box::pin(catalog.list()).await, id)),
         RouteHandler::Model => {
-            let found = catalog.one(rest).await;
+            let found = Box::pin(catalog.one(rest)).await;
             found.map(|model| reply::json(200, &model, id))
         }
         RouteHandler::Health => Ok(reply::json(200, &gateway.health(), id)),

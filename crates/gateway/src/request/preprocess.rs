@@ -53,9 +53,9 @@ impl Preprocessor {
                 | RouteHandler::Route
                 | RouteHandler::PotentialLoads
         );
-        if generates {
+        if generates && !self.hooks.is_empty() {
             let hooked = self.hooked(route);
-            self.hooks.call(&hooked, call, notes).await?;
+            Box::pin(self.hooks.call(&hooked, call, notes)).await?;
         }
         if self.names.is_empty() {
             return Ok(());

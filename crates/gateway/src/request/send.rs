@@ -252,7 +252,7 @@ impl SendStage {
         }
         let legs = prefill.and_then(|leg| self.legs(request, &call, &first, &leg));
         let sent = match legs {
-            Some(legs) => match prefill::send(&legs, guard).await {
+            Some(legs) => match Box::pin(prefill::send(&legs, guard)).await {
                 LegsOutcome::Decode(result) => SendResult::of(*result, first),
                 LegsOutcome::PrefillFailed => return AttemptOutcome::PrefillFailed,
             },
@@ -269,7 +269,7 @@ impl SendStage {
                     }
                     Some(after) => {
                         let hedged = self.hedged(attempt, &call, after);
-                        hedged.run(first, body, guard).await
+                        Box::pin(hedged.run(first, body, guard)).await
                     }
                 }
             }

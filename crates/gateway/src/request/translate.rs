@@ -306,7 +306,7 @@ impl RequestTranslator {
             Vec::new()
         };
         if self.dialect == Dialect::Chat && worker.view.engine.kind == EngineKind::Anthropic {
-            return self.as_message(stage, call, context, rewrites).await;
+            return Box::pin(self.as_message(stage, call, context, rewrites)).await;
         }
         let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
             let is_openai = matches!(
@@ -323,7 +323,7 @@ impl RequestTranslator {
             });
         };
         if worker.view.engine.messages == MessagesMode::Native && !worker.gets_prompt {
-            return native_message(stage, call, rewrites).await;
+            return Box::pin(native_message(stage, call, rewrites)).await;
         }
         if let Some(why) = &self.untranslatable {
             return Err(ApiError::new(ErrorCode::InvalidRequest, why.clone()));

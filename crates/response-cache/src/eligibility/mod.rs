@@ -81,9 +81,7 @@ impl<'a> Eligibility<'a> {
                 Dialect::Responses | Dialect::TokenIds | Dialect::SglangGenerate
             );
             let may_be_shared = coalesces && !is_alone;
-            may_be_shared
-                && directive == StoreDirective::Usual
-                && may_ask_repeatable(request.body)
+            may_be_shared && directive == StoreDirective::Usual && may_ask_repeatable(request.body)
         };
         let body = if is_needed {
             BodyProperties::read(request).await

@@ -65,7 +65,7 @@ impl AffinityStage {
             let Some(candidate) = candidate.filter(|it| it.lora.is_none()) else {
                 continue;
             };
-            if let Some(found) = search.longest(worker, candidate.block_size()).await {
+            if let Some(found) = Box::pin(search.longest(worker, candidate.block_size())).await {
                 add(holders, found);
             }
         }

@@ -51,7 +51,7 @@ impl ReplyCache {
         let outcome = match eligibility.cacheable {
             None => CacheOutcome::Miss(None, None),
             Some(Err(reason)) => CacheOutcome::Miss(Some(reason), None),
-            Some(Ok(())) => self.look_up(&eligibility).await,
+            Some(Ok(())) => Box::pin(self.look_up(&eligibility)).await,
         };
         guard.timing().cache = self.clock.now().ms_since(began) * 1e3;
         let (reason, fill) = match outcome {
@@ -82,7 +82,7 @@ impl ReplyCache {
                 let reply = Box::pin(self.lead(own, call, guard));
                 leader.lead(reply, ReplyBody::live).await
             }
-            Some(FlightRole::Joins(follower)) => match follower.join().await {
+            Some(FlightRole::Joins(follower)) => match Box::pin(follower.join()).await {
                 Some(reply) => {
                     if own.reason.is_some() {
                         self.store.record_result(CacheResult::Hit);

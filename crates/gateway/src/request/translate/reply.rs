@@ -44,7 +44,7 @@ impl ReplyTranslator {
         if matches!(self, Self::AsItCame) {
             return Ok(committed);
         }
-        match tokio::time::timeout(left, self.translated(committed)).await {
+        match tokio::time::timeout(left, Box::pin(self.translated(committed))).await {
             Ok(translated) => translated,
             Err(_) => Err(AttemptFailure::timeout(left)),
         }
