@@ -180,10 +180,10 @@ mod tests {
             let step = u64::MAX / 1000;
             (0..1000)
                 .filter(|n| {
-                    let one = SpanContext::root([7, n * step, 1], ratio);
+                    let one = SpanContext::root([7, n * step + step / 2, 1], ratio);
                     assert_eq!(
                         one.sampled,
-                        SpanContext::root([8, n * step, 9], ratio).sampled
+                        SpanContext::root([8, n * step + step / 2, 9], ratio).sampled
                     );
                     one.sampled
                 })
