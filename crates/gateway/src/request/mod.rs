@@ -139,7 +139,9 @@ async fn handle_route(
         request_id,
         received,
     };
-    let mut call = match gateway.edge.admission.accept(head, &mut body).await {
+    let accepted = gateway.edge.admission.accept(head, &mut body).await;
+    guard.trace_stage("accept", Some(received));
+    let mut call = match accepted {
         Ok(call) => call,
         Err(error) => {
             let response = refused(guard, &error);
@@ -150,7 +152,6 @@ async fn handle_route(
         }
     };
     guard.timing().accept = gateway.clock().now().ms_since(received) * 1e3;
-    guard.trace_stage("accept", Some(received));
     let preprocessor = &gateway.edge.preprocessor;
     let started = guard.stage_start();
     let preprocessed = preprocessor.run(route, &mut call, guard.notes()).await;

@@ -175,6 +175,24 @@ async fn a_request_that_is_not_sampled_has_no_spans_and_its_worker_gets_the_clie
 
 #[tokio::test]
 #[contract("V44")]
+async fn without_tracing_a_request_allocates_nothing_for_it_and_reads_no_clock() {
+    let test = TestGateway::new();
+    let mut guard = test.guard();
+    let mut headers = HeaderMap::from_iter([(TRACEPARENT, HeaderValue::from_static(CLIENT))]);
+    let received = guard.received;
+    let allocated = allocation_counter::measure(|| {
+        guard.begin_trace(&mut headers);
+        assert_eq!((guard.stage_start(), guard.attempt_context()), (None, None));
+        guard.trace_stage("accept", Some(received));
+        guard.trace_wait(1.0);
+        guard.trace_relay();
+        assert_eq!(guard.draft.trace.next_attempt(), None);
+    });
+    assert_eq!((allocated.count_total, headers.len()), (0, 1));
+}
+
+#[tokio::test]
+#[contract("V44")]
 async fn the_span_of_a_refused_request_shows_the_failure() {
     let mut test = TestGateway::new();
     let queue = traced(&mut test);
