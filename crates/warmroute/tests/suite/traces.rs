@@ -326,3 +326,18 @@ fn the_spans_of_the_last_requests_are_exported_at_the_end_of_the_process() {
     assert_eq!(text_of(&root.attributes, "warmroute.request_id"), "last");
     assert_eq!(it.router.wait().code, Some(0));
 }
+
+#[test]
+#[contract("V44")]
+fn a_collector_that_never_answers_holds_up_neither_requests_nor_the_end_of_the_process() {
+    let it = TracedRouter::start(1.0);
+    it.collector.script(ScriptedReply::Silence);
+    it.send(&[]);
+    let export = it.collector.next_request();
+    assert_eq!(export.line(), "POST /v1/traces HTTP/1.1");
+    for _ in 0..20 {
+        it.send(&[]);
+    }
+    it.router.signal("TERM");
+    assert_eq!(it.router.wait().code, Some(0));
+}
