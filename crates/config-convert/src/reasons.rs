@@ -46,14 +46,9 @@ pub(super) fn reason(known: Reasons, path: &str) -> &'static str {
 
 const SEVERAL_KEYS: &str =
     "clients with keys and limits of their own are not built in this version: one key by --api-key";
-const TRACING: &str = "tracing is not built in this version";
 
 /// Of vLLM Router, sglang-router and smg.
 pub(super) const VLLM_ROUTER: Reasons = &[
-    (
-        &["trace_config", "enable_trace", "otlp_traces_endpoint"],
-        TRACING,
-    ),
     (&["api_keys"], SEVERAL_KEYS),
     (
         &["inbound_api_key"],
@@ -215,7 +210,10 @@ pub(super) const CONTINUUM: Reasons = &[
         "declined (docs/compat.md): requests contain their content",
     ),
     (&["api_keys", "rate_limiting", "rate_limit"], SEVERAL_KEYS),
-    (&["tracing"], TRACING),
+    (
+        &["tracing.enabled"],
+        "traces are exported where tracing.otlp_endpoint is set",
+    ),
     (
         &["admin.auth", "admin.method", "admin.token"],
         "the key of operators is in a file of its own: admin.token_file",

@@ -10,6 +10,7 @@ mod pools;
 mod preprocessing;
 mod process;
 mod serving;
+mod traces;
 mod urls;
 mod worker_keys;
 
@@ -131,6 +132,7 @@ impl Conversion {
         self.keys(TOP, &mut top);
         self.process(&mut top);
         self.serving(&mut top);
+        self.traces(&mut top);
         self.preprocessing(&mut top);
         self.content(&mut top);
         self.caches(&mut top);

@@ -8,7 +8,7 @@ use crate::sections::Settings;
 pub const ROOT: &[KeySchema] = Settings::KEYS;
 
 /// Sections that are known by name only: a file that sets one gets a problem.
-pub(crate) const LATER_SECTIONS: &[&str] = &["tenants", "tracing"];
+pub(crate) const LATER_SECTIONS: &[&str] = &["tenants"];
 
 /// Other names for top-level keys.
 pub const TOP_ALIASES: &[(&str, &[&str])] = &[

@@ -23,6 +23,7 @@ mod request;
 mod response_cache;
 mod server;
 mod tls;
+mod tracing;
 mod worker;
 mod worker_events;
 mod worker_health;
@@ -50,6 +51,7 @@ pub use response_cache::{
 };
 pub use server::{AdminSection, MemoryBudget, ServerSection};
 pub use tls::{ListenerTls, WorkerTls};
+pub use tracing::TracingSection;
 pub use worker::{EngineKind, MessagesMode, WorkerEntry};
 pub(crate) use worker_events::SCHEMES;
 pub use worker_events::{EventSource, ReplayEndpoint, WorkerKvEvents};
@@ -110,6 +112,8 @@ settings::section! {
         logging: LoggingSection, live;
         /// Metrics endpoint.
         metrics: MetricsSection, restart;
+        /// Traces of requests, for an OpenTelemetry collector.
+        tracing: TracingSection, live;
         /// Receipts of decisions.
         decisions: DecisionsSection, restart;
         /// Compatibility with names of other routers.

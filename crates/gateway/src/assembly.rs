@@ -7,6 +7,7 @@ use config::Settings;
 use fleet::Fleet;
 use lmcache::Controller;
 use net::Clock;
+use otlp::SpanQueue;
 use parity::ParityTracker;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -61,6 +62,7 @@ use crate::{
     response_affinity::ResponseAffinity,
     retry::{Retries, RetryBudget},
     shared_prefixes::SharedPrefixes,
+    tracer::Tracer,
 };
 
 /// The arguments of [`Gateway::new`].
@@ -80,6 +82,8 @@ pub struct GatewayParts {
     pub kv_counters: Arc<KvDecisionCounters>,
     /// The decision log, if configured.
     pub log: Option<Arc<DecisionLog>>,
+    /// The queue of spans, if traces are exported.
+    pub spans: Option<Arc<SpanQueue>>,
     /// The response cache.
     pub cache: Arc<ResponseCache>,
     /// The client of LMCache's controller, if configured. The part that starts it also stops it.
@@ -120,6 +124,7 @@ impl Gateway {
             prefix_counters,
             kv_counters,
             log,
+            spans,
             cache,
             lmcache,
             tokens,
@@ -158,7 +163,7 @@ impl Gateway {
                 tokenization,
                 metrics: Arc::clone(&shared.metrics),
             },
-            recorder: shared.recorder(receipts, parity),
+            recorder: shared.recorder(receipts, parity, spans),
             reservations: Arc::clone(&shared.reservations),
             lifecycle: Arc::clone(&shared.lifecycle),
         }
@@ -183,6 +188,10 @@ impl Gateway {
         self.recorder = Arc::new(Recorder {
             compat,
             logging: settings.logging.clone(),
+            tracer: self.recorder.tracer.clone().map(|tracer| Tracer {
+                sample_ratio: settings.tracing.sample_ratio,
+                ..tracer
+            }),
             ..(*self.recorder).clone()
         });
         self.generation.server = server;
@@ -411,7 +420,12 @@ impl<'a> SharedParts<'a> {
         }
     }
 
-    fn recorder(&self, receipts: ReceiptSinks, parity: Arc<Mutex<ParityTracker>>) -> Arc<Recorder> {
+    fn recorder(
+        &self,
+        receipts: ReceiptSinks,
+        parity: Arc<Mutex<ParityTracker>>,
+        spans: Option<Arc<SpanQueue>>,
+    ) -> Arc<Recorder> {
         let fleet = Arc::clone(&self.fleet);
         Arc::new(Recorder {
             receipts,
@@ -427,6 +441,11 @@ impl<'a> SharedParts<'a> {
             running: Arc::default(),
             compat: Arc::new(self.settings.compat.clone()),
             logging: self.settings.logging.clone(),
+            tracer: spans.map(|queue| Tracer {
+                queue,
+                sample_ratio: self.settings.tracing.sample_ratio,
+                ids: Arc::clone(&self.ids),
+            }),
             clock: self.clock,
         })
     }

@@ -94,6 +94,11 @@ impl Lease {
         self.sent = true;
     }
 
+    /// Returns whether the request was sent to the target that has the load.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent
+    }
+
     /// Records the end of the prefill; later calls do nothing.
     pub(crate) fn first_token(&mut self) {
         self.finish_prefill(true);

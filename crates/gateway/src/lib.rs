@@ -41,6 +41,7 @@ mod response_affinity;
 mod retry;
 mod routes;
 mod shared_prefixes;
+mod tracer;
 mod worker_labels;
 
 pub use assembly::GatewayParts;

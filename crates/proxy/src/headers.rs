@@ -35,6 +35,10 @@ const CREDENTIALS: [HeaderName; 6] = [
 const OURS: &str = "x-warmroute-";
 /// Names a request, in both directions.
 pub const REQUEST_ID: &str = "x-request-id";
+/// Names the trace of a request and the span that sends it (W3C Trace Context).
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Belongs to `traceparent`: what tracing systems add to it.
+pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Names the data-parallel rank inside a worker.
 pub const DP_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 

@@ -22,6 +22,7 @@ use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use lmcache::Controller;
 use net::{Clock, Destinations, ListenAddr};
+use otlp::SpanExporter;
 use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
@@ -80,7 +81,8 @@ pub(crate) struct RunningRouter {
 
 /// The signals that end tasks in an orderly way.
 struct StopSignals {
-    log: watch::Sender<bool>,
+    /// The decision log and the exporter of spans.
+    sinks: watch::Sender<bool>,
     admin: watch::Sender<bool>,
 }
 
@@ -91,6 +93,7 @@ struct RouterTasks {
     watch: JoinHandle<()>,
     admin: JoinHandle<()>,
     log: Option<JoinHandle<()>>,
+    spans: Option<JoinHandle<()>>,
 }
 
 /// Binds every listener, or takes them over from the running process, then starts everything behind
@@ -199,6 +202,7 @@ async fn start_on(
         &mut registry,
     )?);
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
+    let exporter = SpanExporter::new(&settings.tracing, clock, &mut registry)?;
     let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
     let lmcache = (settings.routing.lmcache.as_ref())
         .and_then(|section| Controller::start(section, &mut registry))
@@ -216,6 +220,7 @@ async fn start_on(
             prefix_counters: Arc::clone(&prefix_counters),
             kv_counters: Arc::clone(&kv_counters),
             log: log.clone(),
+            spans: exporter.as_ref().map(SpanExporter::queue),
             cache: Arc::clone(&cache),
             lmcache: lmcache.clone(),
             tokens,
@@ -260,7 +265,7 @@ async fn start_on(
         control: Arc::clone(&live) as Arc<dyn Control>,
         metrics: MetricsPage {
             registry: Arc::new(RwLock::new(registry)),
-            features: features::BUILT,
+            features: &features::BUILT,
             served: serve_metrics,
         },
         shutdown: ShutdownParts {
@@ -270,7 +275,7 @@ async fn start_on(
         doctor: doctor(&live, requires_key),
         clock,
     };
-    let (stop_log, log_stopped) = watch::channel(false);
+    let (stop_sinks, sinks_stopped) = watch::channel(false);
     let (stop_admin, admin_stopped) = watch::channel(false);
     let mut addresses = data.addresses().into_iter();
     let watch_task = runtime::spawn(live::follow_sources(Arc::clone(&live)));
@@ -289,7 +294,7 @@ async fn start_on(
         ring,
         fleet,
         stop: StopSignals {
-            log: stop_log,
+            sinks: stop_sinks,
             admin: stop_admin,
         },
         gateway: Arc::clone(&gateway),
@@ -297,7 +302,8 @@ async fn start_on(
             stall: stall_task,
             watch: watch_task,
             data: runtime::spawn(Arc::clone(&draining).carry(listening)),
-            log: log.map(|log| runtime::spawn(log.write(log_stopped))),
+            log: log.map(|log| runtime::spawn(log.write(sinks_stopped.clone()))),
+            spans: exporter.map(|exporter| runtime::spawn(exporter.run(sinks_stopped))),
             admin: runtime::spawn(admin::serve(parts, access, admin, admin_stopped)),
         },
         draining,
@@ -374,7 +380,7 @@ impl RunningRouter {
         self.tasks.stall.abort();
         self.tasks.data.abort();
         self.stop.admin.send_replace(true);
-        self.stop.log.send_replace(true);
+        self.stop.sinks.send_replace(true);
         if let Some(probes) = self.probes.into_inner() {
             probes.stop().await;
         }
@@ -384,8 +390,8 @@ impl RunningRouter {
             controller.stop().await;
         }
         let _ = tokio::time::timeout(Duration::from_secs(5), self.tasks.admin).await;
-        if let Some(log) = self.tasks.log {
-            let _ = tokio::time::timeout(Duration::from_secs(5), log).await;
+        for sink in [self.tasks.log, self.tasks.spans].into_iter().flatten() {
+            let _ = tokio::time::timeout(Duration::from_secs(5), sink).await;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The program, built without a store that its configuration selects.
+//! The program, built without a part that its configuration selects.
 //!
 //! `./test` runs it in a build of its own.
 
-#![cfg(not(all(feature = "redis-cache", feature = "s3-cache")))]
+#![cfg(not(all(feature = "otel", feature = "redis-cache", feature = "s3-cache")))]
 
 use std::{process::Command, time::Duration};
 
@@ -65,6 +65,18 @@ fn the_program_names_the_missing_feature_for_a_store_in_s3() {
     assert!(
         error.contains("response_cache.backend is tiered")
             && error.contains("build it with the feature `s3-cache`"),
+        "{error}"
+    );
+}
+
+#[cfg(not(feature = "otel"))]
+#[test]
+#[contract("V44")]
+fn the_program_names_the_missing_feature_for_traces() {
+    let error = refusal("tracing: {otlp_endpoint: \"http://127.0.0.1:1\"}\n");
+    assert!(
+        error.contains("tracing.otlp_endpoint")
+            && error.contains("build it with the feature `otel`"),
         "{error}"
     );
 }

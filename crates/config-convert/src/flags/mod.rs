@@ -243,7 +243,11 @@ impl ParsedFlags {
                 };
             }
         }
-        for (path, value) in [(&["policy", "type"][..], POLICY), (&["port"][..], PORT)] {
+        for (path, value) in [
+            (&["policy", "type"][..], POLICY),
+            (&["port"], PORT),
+            (&["trace_config", "enable_trace"], "false"),
+        ] {
             let place = path
                 .iter()
                 .try_fold(&mut tree, |at, key| at.get_or_insert(key, &from));

@@ -174,6 +174,14 @@ pub(super) const FLAGS: &[Flag] = &[
         "intra-node-data-parallel-size",
         FlagMeaning::Key(&["intra_node_data_parallel_size"]),
     ),
+    flag(
+        "enable-trace",
+        FlagMeaning::Fixed(&["trace_config", "enable_trace"], "true"),
+    ),
+    flag(
+        "otlp-traces-endpoint",
+        FlagMeaning::Key(&["trace_config", "otlp_traces_endpoint"]),
+    ),
     flag("log-level", FlagMeaning::Key(&["log_level"])),
     flag("log-json", FlagMeaning::Fixed(&["log_format"], "json")),
 ];

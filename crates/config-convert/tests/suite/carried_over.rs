@@ -349,29 +349,18 @@ const LEFT: &str = "api_key_validation_urls: ['http://auth']\nadmin_api_key: sk-
     policy: {type: cache_aware, cache_threshold: 0.5, balance_abs_threshold: 3, balance_rel_threshold: 2, \
     eviction_interval_secs: 9, max_tree_size: 9}\nprefill_policy: {type: power_of_two, load_check_interval_secs: 9}\n\
     decode_policy: {type: manual}\nmodel_path: 's3://b/m'\nprompt_cache: {backend: redis, redis: {key_prefix: x}}\n\
-    shared_prefix_routing: {backend: redis}\n\
-    trace_config: {otlp_traces_endpoint: 'c:4317', sampling_ratio: 1.0}\n";
+    shared_prefix_routing: {backend: redis}\n";
 
 #[test]
 #[contract("V44")]
 fn each_key_without_a_counterpart_has_a_reason_of_its_own() {
     let text = converted(LEFT);
     let reasons = reasons(&text);
-    assert_eq!(reasons.len(), 35, "{text}");
+    assert_eq!(reasons.len(), 34, "{text}");
     for (key, reason) in &reasons {
         assert!(!reason.contains("does not know"), "{key}");
     }
     assert!(!text.contains("sk-hush"), "{text}");
-    let of = |key: &str| {
-        reasons
-            .iter()
-            .find(|(it, _)| *it == key)
-            .map(|(_, why)| *why)
-    };
-    assert_eq!(
-        of("trace_config"),
-        Some("tracing is not built in this version")
-    );
     let text = converted("my_key: 1\n");
     assert!(text.contains("# no counterpart: my_key\n#   the conversion does not know it\n"));
     let flags = "--worker-urls http://a:1 --log-dir /tmp --prometheus-port 1 --cors-allowed-origins x --nonsense";
@@ -383,6 +372,50 @@ fn each_key_without_a_counterpart_has_a_reason_of_its_own() {
         "{text}"
     );
     assert_eq!(self::reasons(&text).len(), 4, "{text}");
+}
+
+#[test]
+#[contract("V44")]
+fn the_collector_of_traces_is_kept_with_its_port_for_http() {
+    let exported = |theirs: &str| {
+        let text = converted(theirs);
+        assert!(reasons(&text).is_empty(), "{text}");
+        let tracing = settings(&text).tracing;
+        (tracing.otlp_endpoint, tracing.sample_ratio)
+    };
+    let url = |url: &str| Some(url.to_owned());
+    assert_eq!(
+        exported("trace_config: {otlp_traces_endpoint: 'c:4317', sampling_ratio: 0.5}\n"),
+        (url("http://c:4318"), 0.5)
+    );
+    // Its own defaults: this collector, and every trace.
+    assert_eq!(
+        exported("trace_config: {enable_trace: true}\n"),
+        (url("http://localhost:4318"), 1.0)
+    );
+    let off = converted("trace_config: {enable_trace: false, otlp_traces_endpoint: 'c:4317'}\n");
+    assert_eq!(
+        reasons(&off),
+        [(
+            "trace_config.otlp_traces_endpoint",
+            "no traces are exported there: enable_trace is false"
+        )]
+    );
+    assert_eq!(settings(&off).tracing.otlp_endpoint, None);
+}
+
+#[test]
+#[contract("V44")]
+fn the_traces_of_a_command_line_are_kept_where_it_enables_them() {
+    let endpoint = |flags: &str| {
+        let line = format!("--worker-urls http://a:1 {flags}");
+        let text = convert_command(SourceRouter::Smg, "flags", &line).expect("flags");
+        settings(&text).tracing.otlp_endpoint
+    };
+    let enabled = endpoint("--enable-trace --otlp-traces-endpoint c:4317");
+    assert_eq!(enabled.as_deref(), Some("http://c:4318"));
+    assert_eq!(endpoint("--otlp-traces-endpoint c:4317"), None);
+    assert_eq!(endpoint(""), None);
 }
 
 #[test]

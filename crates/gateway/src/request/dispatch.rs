@@ -12,6 +12,7 @@ use fleet::{FailureKind, WorkerView};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, response::Parts};
 use kv_blocks::{Moment, Target};
 use net::Clock;
+use otlp::SpanContext;
 use proxy::{
     AbortSwitch, BodyBuffer, BodyFault, BodyRest, ClientUpgrade, NotSent, OutgoingRequest,
     SendFailure, Upstream, UpstreamBody, UpstreamReply, WorkerUpgrade, headers,
@@ -100,6 +101,8 @@ pub(crate) struct Dispatcher {
 pub(crate) struct AttemptTarget {
     pub(crate) worker: Arc<WorkerView>,
     pub(crate) target: Target,
+    /// The trace that it continues; `None`: that of the client's own header.
+    pub(crate) span: Option<SpanContext>,
 }
 
 impl Dispatcher {
@@ -137,7 +140,7 @@ impl Dispatcher {
         let outgoing = OutgoingRequest {
             worker: to.worker.id,
             url: &to.worker.connection.url,
-            request: request(call, body, &to.worker, to.target),
+            request: request(call, body, to),
             rest: call.rest.clone(),
             connect_timeout: self.limits.connect_timeout,
         };
@@ -180,12 +183,12 @@ impl Dispatcher {
 }
 
 /// Builds the request for the worker: the body, spliced or not, under a head of the router.
-fn request(
-    call: &AcceptedRequest,
-    bytes: Bytes,
-    worker: &WorkerView,
-    target: Target,
-) -> Request<Bytes> {
+fn request(call: &AcceptedRequest, bytes: Bytes, to: &AttemptTarget) -> Request<Bytes> {
+    let AttemptTarget {
+        worker,
+        target,
+        span,
+    } = to;
     let host = HeaderValue::try_from(worker.connection.url.authority())
         .unwrap_or(HeaderValue::from_static("localhost"));
     let mut fields = headers::upstream_head(&call.headers, host, worker.credentials());
@@ -197,6 +200,9 @@ fn request(
     }
     if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
         fields.insert(headers::REQUEST_ID, id);
+    }
+    if let Some(span) = span {
+        headers::insert(&mut fields, headers::TRACEPARENT, &span.to_string());
     }
     if call.upgrade.is_some() {
         headers::add_websocket(&mut fields);
@@ -689,6 +695,7 @@ mod tests {
         let to = AttemptTarget {
             target: test_support::target(&worker),
             worker: Arc::new(worker),
+            span: None,
         };
         upstream.script(to.worker.id, FakeReply::json(200, "{}"));
         let mut call = test_support::call(r#"{"model": "m" }"#);

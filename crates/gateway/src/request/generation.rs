@@ -97,11 +97,13 @@ impl GenerationStages {
         }
         self.check(&translated, &view)?;
         let choice = self.choose_model(&mut translated, &view).await?;
+        let started = guard.stage_start();
         let identified = if guard.logs_decisions() || self.needs_prompt(&translated, &choice) {
             self.identify(&translated, choice, &view).await
         } else {
             self.measure(&translated, choice, &view).await
         };
+        guard.trace_stage("tokenize", started);
         self.describe(&translated, &identified, &view, guard);
         Ok(self.route(translated, identified, &view).await)
     }

@@ -64,11 +64,11 @@ impl HedgedAttempt<'_> {
         };
         let permit = self.retries.permit();
         let second = permit.as_ref().and_then(|_| self.place_hedge(&first));
-        let Some((placed, second)) = second else {
+        let Some((placed, mut second)) = second else {
             let result = one.await;
             return SendResult::of(result, first.clone());
         };
-        guard.begin_hedge(placed);
+        second.span = guard.begin_hedge(placed);
         let two = Box::pin(self.attempt(&second, self.call.body.bytes().clone()));
         let results = &self.stage.hedges;
         match select(one, two).await {
@@ -134,7 +134,12 @@ impl HedgedAttempt<'_> {
             return None;
         };
         let worker = Arc::clone(&found.worker);
-        Some((*placed, AttemptTarget { worker, target }))
+        let second = AttemptTarget {
+            worker,
+            target,
+            span: None,
+        };
+        Some((*placed, second))
     }
 }
 

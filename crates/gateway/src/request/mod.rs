@@ -121,7 +121,7 @@ async fn handle_route(
     received: Moment,
 ) -> Response<ReplyBody> {
     supervision::panic_point("request");
-    let (parts, mut body) = request.into_parts();
+    let (mut parts, mut body) = request.into_parts();
     let expects_continue = parts.headers.contains_key(EXPECT);
     let route = match accept::route(&parts) {
         Ok(route) => route,
@@ -135,13 +135,16 @@ async fn handle_route(
         }
     };
     let mut guard = RequestGuard::open(&gateway.recorder, route, Arc::clone(&request_id), received);
+    guard.begin_trace(&mut parts.headers);
     let head = RequestHead {
         parts,
         route,
         request_id,
         received,
     };
-    let mut call = match gateway.edge.admission.accept(head, &mut body).await {
+    let accepted = gateway.edge.admission.accept(head, &mut body).await;
+    guard.trace_stage("accept", Some(received));
+    let mut call = match accepted {
         Ok(call) => call,
         Err(error) => {
             let response = refused(guard, &error);
@@ -153,7 +156,10 @@ async fn handle_route(
     };
     guard.timing().accept = gateway.clock().now().ms_since(received) * 1e3;
     let preprocessor = &gateway.edge.preprocessor;
-    if let Err(error) = preprocessor.run(route, &mut call, guard.notes()).await {
+    let started = guard.stage_start();
+    let preprocessed = preprocessor.run(route, &mut call, guard.notes()).await;
+    guard.trace_stage("preprocess", started);
+    if let Err(error) = preprocessed {
         return refused(guard, &error);
     }
     let rest = call.rest.clone();

@@ -10,6 +10,7 @@ mod hedge;
 mod log;
 mod prefill;
 mod reply;
+mod trace;
 
 use std::sync::{
     Arc, OnceLock,
@@ -34,6 +35,7 @@ use self::{
     attempts::CurrentAttempt,
     log::{LogEnding, RequestLogLine},
     reply::ReplyRecord,
+    trace::RequestTrace,
 };
 use super::receipt::{DecisionFacts, RequestFacts, RoutingNotes, Selection};
 use crate::{
@@ -43,6 +45,7 @@ use crate::{
     parity_monitor::{ParityMonitor, PrefixExpectation},
     response_affinity::ResponseAffinity,
     routes::{ErrorShape, Route},
+    tracer::Tracer,
 };
 
 /// The destinations of a request's facts.
@@ -58,6 +61,8 @@ pub(crate) struct Recorder {
     /// Headers that describe the routing in replies.
     pub(crate) compat: Arc<CompatSection>,
     pub(crate) logging: LoggingSection,
+    /// `None`: no request has a trace.
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) clock: Clock,
 }
 
@@ -110,6 +115,7 @@ struct ReceiptDraft {
     queue_wait: QueueWait,
     published: bool,
     logged: RequestLogLine,
+    trace: RequestTrace,
 }
 
 impl RequestGuard {
@@ -161,7 +167,9 @@ impl RequestGuard {
     }
 
     pub(crate) fn set_request_facts(&mut self, about: RequestFacts) {
-        self.draft.about = Some(self.draft.notes.about(about));
+        let about = self.draft.notes.about(about);
+        self.trace_facts(&about);
+        self.draft.about = Some(about);
     }
 
     /// Records that the worker will look up the prompt in a prefix cache.
@@ -171,7 +179,10 @@ impl RequestGuard {
 
     /// Records the request's wait for its decision.
     pub(crate) fn record_wait(&mut self, queue_wait: QueueWait) {
-        self.draft.queue_wait = queue_wait;
+        let before = std::mem::replace(&mut self.draft.queue_wait, queue_wait);
+        if before != queue_wait {
+            self.trace_wait(queue_wait.held_ms);
+        }
     }
 
     /// Records that no target can take the request. The receipt keeps an earlier decision.
@@ -254,6 +265,7 @@ impl Drop for RequestGuard {
         let kind = self.end.unwrap_or_else(unannounced);
         match kind {
             OutcomeKind::ClientGone => {
+                self.end_leg(AttemptResult::ClientGone);
                 self.end_hedge(AttemptResult::ClientGone);
                 self.close_attempt(None, AttemptResult::ClientGone, self.reply.status)
             }
@@ -294,6 +306,7 @@ impl Drop for RequestGuard {
             );
         }
         let outcome = self.outcome(kind, now);
+        self.end_trace(&outcome, now);
         self.publish(Some(outcome));
         self.recorder.running.fetch_sub(1, Ordering::Relaxed);
     }

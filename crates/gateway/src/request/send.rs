@@ -189,7 +189,11 @@ impl RoutedRequest {
             .iter()
             .find(|candidate| candidate.target == target)?;
         let worker = Arc::clone(&found.worker);
-        Some(AttemptTarget { worker, target })
+        Some(AttemptTarget {
+            worker,
+            target,
+            span: None,
+        })
     }
 
     /// Returns the next decision about the request. A retry has already waited, unless no worker
@@ -226,9 +230,10 @@ impl SendStage {
         let request = attempt.request;
         let (target, prefill) = (placed.lease.target(), placed.prefill);
         guard.record_placement(placed.decision, placed.lease, prefill.clone());
-        let Some(first) = request.target(target) else {
+        let Some(mut first) = request.target(target) else {
             return AttemptOutcome::Refused(errors::no_worker());
         };
+        first.span = guard.attempt_context();
         let (translator, context) = (&request.translator, &request.reply_context);
         let worker = ReplyWorker {
             view: &first.worker,
@@ -250,7 +255,10 @@ impl SendStage {
         if !is_openai {
             guard.mark_foreign_count();
         }
-        let legs = prefill.and_then(|leg| self.legs(request, &call, &first, &leg));
+        let mut legs = prefill.and_then(|leg| self.legs(request, &call, &first, &leg));
+        if let Some(legs) = &mut legs {
+            legs.prefill.span = guard.prefill_context();
+        }
         let sent = match legs {
             Some(legs) => match Box::pin(prefill::send(&legs, guard)).await {
                 LegsOutcome::Decode(result) => SendResult::of(*result, first),

@@ -123,6 +123,7 @@ impl TestGateway {
             prefix_counters: Arc::new(PrefixDecisionCounters::default()),
             kv_counters: Arc::new(KvDecisionCounters::default()),
             log: None,
+            spans: None,
             cache: cache.expect("memory suffices"),
             lmcache: None,
             tokens: None,

@@ -139,5 +139,6 @@ pub(crate) fn attempt_target(number: u32) -> AttemptTarget {
     AttemptTarget {
         target: target(&worker),
         worker: Arc::new(worker),
+        span: None,
     }
 }

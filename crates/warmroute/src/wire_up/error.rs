@@ -17,6 +17,8 @@ pub(crate) enum StartError {
     Fleet(#[from] fleet::FleetStartError),
     /// The store of the response cache cannot be opened.
     Cache(#[from] response_cache::CacheStartError),
+    /// Traces cannot be exported.
+    Traces(#[from] otlp::ExporterError),
     /// The certificate of a listener cannot be used.
     Identity(#[from] net::IdentityError),
     /// The store of shared token ids cannot be opened.

@@ -612,7 +612,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Families whose label values are unknown before the first sample.
-const ONLY_WHEN_IT_HAPPENS: &[&str] = &[
+pub(crate) const ONLY_WHEN_IT_HAPPENS: &[&str] = &[
     "warmroute_shed",
     "warmroute_upstream_failures",
     "warmroute_hooks",
@@ -765,7 +765,7 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_correct_values() {
             "warmroute_build_info",
             &[
                 ("version", &*version),
-                ("features", "nats,redis-cache,s3-cache"),
+                ("features", "nats,otel,redis-cache,s3-cache"),
             ],
             1.0,
         ),

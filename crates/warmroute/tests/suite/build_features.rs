@@ -28,7 +28,7 @@ fn the_documented_build_command_builds_the_program_that_the_tests_run() {
     // The same packages with the same features: what it builds is this very program.
     assert_eq!(documented, packages(&[]));
     let without = packages(&["--no-default-features"]);
-    for package in ["redis v", "object_store v"] {
+    for package in ["opentelemetry-proto v", "redis v", "object_store v"] {
         assert!(documented.contains(package), "{package}");
         assert!(!without.contains(package), "{package} is optional");
     }

@@ -72,3 +72,5 @@ mod simulate;
 mod startup;
 mod supervision;
 mod tokens;
+#[cfg(feature = "otel")]
+mod traces;

@@ -12,7 +12,7 @@ mod mooncake;
 mod nixl;
 mod sglang;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod trtllm;
 
 use config::{Connector, DisaggregationSection};

@@ -25,7 +25,7 @@ const PREFILL: u32 = 1;
 const DECODE: u32 = 2;
 const CLIENT: &str = r#"{"model":"m","messages":[]}"#;
 
-pub(super) fn gateway(connector: Connector) -> TestGateway {
+pub(in crate::request) fn gateway(connector: Connector) -> TestGateway {
     let mut test = TestGateway::new();
     let context = Arc::new(PrefillContext::new(DisaggregationSection {
         connector,
@@ -38,7 +38,7 @@ pub(super) fn gateway(connector: Connector) -> TestGateway {
 }
 
 /// A chat for a prefill worker, whose bootstrap server has this port, and a decode worker.
-pub(super) fn chat(test: &TestGateway, bootstrap_port: u16) -> RoutedRequest {
+pub(in crate::request) fn chat(test: &TestGateway, bootstrap_port: u16) -> RoutedRequest {
     let prefill = WorkerView {
         role: Role::Prefill,
         bootstrap_port: NonZeroU16::new(bootstrap_port),

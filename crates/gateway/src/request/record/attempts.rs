@@ -7,13 +7,19 @@ use std::sync::Arc;
 
 use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
+use otlp::SpanId;
 use parity::Basis;
 use routing::{
     AttemptEnd, CacheSource, Decision, PrefillLeg, PrefillNote,
     receipt::{Attempt, AttemptClass, AttemptResult, OutcomeKind, PromptSource, RouterAnswer},
 };
 
-use super::{RequestGuard, hedge::OpenHedge};
+use super::{
+    RequestGuard,
+    hedge::OpenHedge,
+    prefill::OpenLeg,
+    trace::{ATTEMPT, AttemptSpan, EndedAttempt},
+};
 use crate::{
     lease::Lease,
     request::{dispatch::AttemptFailure, receipt::Selection},
@@ -26,8 +32,8 @@ pub(super) struct CurrentAttempt {
     pub(super) open: Option<OpenAttempt>,
     /// The result of the prefill, where a split was considered.
     pub(super) prefill: Option<PrefillNote>,
-    /// The prefill under way, and its start.
-    pub(super) leg: Option<(PrefillLeg, Moment)>,
+    /// The prefill under way.
+    pub(super) leg: Option<OpenLeg>,
     /// The hedge under way.
     pub(super) hedge: Option<Box<OpenHedge>>,
 }
@@ -38,6 +44,8 @@ pub(super) struct OpenAttempt {
     pub(super) target: Target,
     pub(super) name: Arc<str>,
     pub(super) started: Moment,
+    /// Its place in the request's trace, which its worker gets.
+    pub(super) span: Option<SpanId>,
 }
 
 impl RequestGuard {
@@ -49,6 +57,12 @@ impl RequestGuard {
         lease: Lease,
         leg: Option<PrefillLeg>,
     ) {
+        self.trace_decision(&decision);
+        self.place(decision, lease, leg);
+    }
+
+    /// Makes a placed attempt the current one.
+    pub(super) fn place(&mut self, decision: Decision, lease: Lease, leg: Option<PrefillLeg>) {
         let policy = decision.policy.as_str();
         let us = decision.timing.lookup_us + decision.timing.decide_us;
         self.recorder
@@ -63,6 +77,7 @@ impl RequestGuard {
             target,
             name: Arc::clone(&decision.winner.name),
             started: now,
+            span: self.draft.trace.next_attempt(),
         });
         let by_events = decision
             .winning()
@@ -189,6 +204,7 @@ impl RequestGuard {
             target,
             name,
             started,
+            span,
         } = attempt;
         self.recorder
             .metrics
@@ -198,6 +214,18 @@ impl RequestGuard {
         if result != AttemptResult::Ok && class != Some(AttemptClass::C0) {
             self.record_incomparable(target, started);
         }
+        let span = AttemptSpan {
+            name: ATTEMPT,
+            id: span,
+            started,
+        };
+        let ended = EndedAttempt {
+            target,
+            worker: &name,
+            result,
+            status,
+        };
+        self.trace_attempt(span, &ended);
         self.draft.attempts.push(Attempt {
             n: u32::try_from(self.draft.attempts.len())
                 .unwrap_or(u32::MAX)

@@ -1,6 +1,7 @@
 //! Hedged attempts in the request guard.
 
 use kv_blocks::Moment;
+use otlp::{SpanContext, SpanId};
 use routing::receipt::AttemptResult;
 
 use super::{RequestGuard, attempts::OpenAttempt};
@@ -14,13 +15,22 @@ use crate::{
 pub(super) struct OpenHedge {
     placed: PlacedAttempt,
     since: Moment,
+    span: Option<SpanId>,
 }
 
 impl RequestGuard {
-    /// Records that a hedge is sent now; this guard frees its load if no answer follows.
-    pub(in crate::request) fn begin_hedge(&mut self, placed: PlacedAttempt) {
+    /// Records that a hedge is sent now; this guard frees its load if no answer follows. Returns
+    /// the context that its worker gets.
+    pub(in crate::request) fn begin_hedge(&mut self, placed: PlacedAttempt) -> Option<SpanContext> {
+        self.trace_decision(&placed.decision);
         let since = self.recorder.clock.now();
-        self.attempt.hedge = Some(Box::new(OpenHedge { placed, since }));
+        let span = self.draft.trace.next_attempt();
+        self.attempt.hedge = Some(Box::new(OpenHedge {
+            placed,
+            since,
+            span,
+        }));
+        self.draft.trace.context(span)
     }
 
     /// Makes the hedge the current attempt. The first one failed, or is cancelled.
@@ -28,7 +38,11 @@ impl RequestGuard {
         let Some(hedge) = self.attempt.hedge.take() else {
             return;
         };
-        let OpenHedge { placed, since } = *hedge;
+        let OpenHedge {
+            placed,
+            since,
+            span,
+        } = *hedge;
         match failure {
             Some(failure) => self.fail_attempt(failure),
             None => {
@@ -44,10 +58,11 @@ impl RequestGuard {
         // Both got the same body, and only the first had an engine priority.
         let mut rewrites = std::mem::take(&mut self.draft.rewrites);
         rewrites.retain(|rewrite| *rewrite != engine_priority::REWRITE);
-        self.record_placement(decision, lease, None);
+        self.place(decision, lease, None);
         self.draft.rewrites = rewrites;
         if let Some(open) = &mut self.attempt.open {
             open.started = since;
+            open.span = span;
         }
         if let Some(selection) = &mut self.selection {
             selection.sent = since;
@@ -76,7 +91,11 @@ impl RequestGuard {
     }
 
     fn take_hedge(&mut self) -> Option<(Lease, OpenAttempt)> {
-        let OpenHedge { placed, since } = *self.attempt.hedge.take()?;
+        let OpenHedge {
+            placed,
+            since,
+            span,
+        } = *self.attempt.hedge.take()?;
         let PlacedAttempt {
             decision, lease, ..
         } = placed;
@@ -84,6 +103,7 @@ impl RequestGuard {
             target: lease.target(),
             name: decision.winner.name,
             started: since,
+            span,
         };
         Some((lease, second))
     }

@@ -1,16 +1,40 @@
 //! The prefill leg in the request guard: its worker, its result, and its effect on the request.
 
 use dialect::Usage;
+use kv_blocks::Moment;
+use otlp::SpanId;
 use parity::Basis;
-use routing::{CacheSource, PrefillLeg, PrefillSkip, receipt::AttemptClass};
+use routing::{
+    CacheSource, PrefillLeg, PrefillSkip,
+    receipt::{AttemptClass, AttemptResult},
+};
 
-use super::RequestGuard;
-use crate::request::{dispatch::AttemptFailure, prefill::Handover, receipt::Selection};
+use super::{
+    RequestGuard,
+    trace::{ATTEMPT, AttemptSpan, EndedAttempt, PREFILL},
+};
+use crate::{
+    lease::Lease,
+    request::{dispatch::AttemptFailure, prefill::Handover, receipt::Selection},
+};
+
+/// A prefill under way.
+#[derive(Debug)]
+pub(super) struct OpenLeg {
+    leg: PrefillLeg,
+    started: Moment,
+    /// Its place in the request's trace, which its worker gets.
+    pub(super) span: Option<SpanId>,
+}
 
 impl RequestGuard {
     /// Records a prefill leg: the decode worker gets nothing before its own leg is sent.
     pub(super) fn begin_prefill(&mut self, leg: PrefillLeg) {
-        self.attempt.leg = Some((leg, self.recorder.clock.now()));
+        self.attempt.leg = Some(OpenLeg {
+            leg,
+            started: self.recorder.clock.now(),
+            span: self.draft.trace.next_attempt(),
+        });
         if let Some(lease) = &mut self.attempt.lease {
             lease.mark_unsent();
         }
@@ -32,9 +56,16 @@ impl RequestGuard {
 
     /// Ends the prefill without a failure: the prompt is computed, or the request ended before.
     pub(crate) fn finish_prefill(&mut self, computed: bool, usage: Option<Usage>) {
-        let Some((leg, started)) = self.attempt.leg.take() else {
+        let Some(open) = self.attempt.leg.take() else {
             return;
         };
+        let result = if computed {
+            AttemptResult::Ok
+        } else {
+            AttemptResult::Cancelled
+        };
+        self.trace_leg(&open, result, None);
+        let OpenLeg { leg, started, .. } = open;
         if let Some(lease) = &mut self.attempt.lease {
             lease.finish_prefill(computed);
         }
@@ -73,9 +104,11 @@ impl RequestGuard {
 
     /// Records a failed prefill. Frees both loads; the decode worker is chosen again.
     pub(crate) fn fail_prefill(&mut self, failure: &AttemptFailure) {
-        let Some((leg, started)) = self.attempt.leg.take() else {
+        let Some(open) = self.attempt.leg.take() else {
             return;
         };
+        self.trace_leg(&open, failure.result, failure.status);
+        let OpenLeg { leg, started, .. } = open;
         if let Some(kind) = failure.kind {
             self.report_worker_failure(leg.target, &leg.name, kind);
         }
@@ -93,6 +126,20 @@ impl RequestGuard {
         // With both legs under way, the decode leg was stopped before it answered.
         if let Some(open) = self.attempt.open.take() {
             self.record_incomparable(open.target, open.started);
+            if self.attempt.lease.as_ref().is_some_and(Lease::is_sent) {
+                let span = AttemptSpan {
+                    name: ATTEMPT,
+                    id: open.span,
+                    started: open.started,
+                };
+                let ended = EndedAttempt {
+                    target: open.target,
+                    worker: &open.name,
+                    result: AttemptResult::Cancelled,
+                    status: None,
+                };
+                self.trace_attempt(span, &ended);
+            }
         }
         if let Some(mut lease) = self.attempt.lease.take() {
             lease.fail_prefill(failure.attempt_end());
@@ -101,6 +148,29 @@ impl RequestGuard {
         let note = self.attempt.prefill.get_or_insert_default();
         note.skipped = Some(PrefillSkip::PrefillFailed);
         note.ms = Some(self.recorder.clock.now().ms_since(started));
+    }
+
+    /// Ends the span of a prefill that no reply came of, if there is one.
+    pub(super) fn end_leg(&mut self, result: AttemptResult) {
+        if let Some(open) = self.attempt.leg.take() {
+            self.trace_leg(&open, result, None);
+        }
+    }
+
+    /// Records the span of a prefill that ends now.
+    fn trace_leg(&mut self, open: &OpenLeg, result: AttemptResult, status: Option<u16>) {
+        let span = AttemptSpan {
+            name: PREFILL,
+            id: open.span,
+            started: open.started,
+        };
+        let ended = EndedAttempt {
+            target: open.leg.target,
+            worker: &open.leg.name,
+            result,
+            status,
+        };
+        self.trace_attempt(span, &ended);
     }
 
     /// Returns the handover for the decision after a failed prefill.

@@ -98,6 +98,7 @@ impl RequestGuard {
         }
         if has_begun {
             self.reply.relaying = true;
+            self.trace_relay();
             self.recorder.metrics.requests.open_streams.inc();
         }
         self.publish(None);

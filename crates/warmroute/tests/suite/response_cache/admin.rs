@@ -100,7 +100,7 @@ fn the_stats_have_the_documented_keys_and_the_counts_of_the_requests() {
 #[contract("CH22")]
 fn the_program_has_the_stores_that_its_build_features_select() {
     let cached = CachedRouter::start("");
-    let built = "features=\"nats,redis-cache,s3-cache\"";
+    let built = "features=\"nats,otel,redis-cache,s3-cache\"";
     assert_eq!(cached.router.metric("warmroute_build_info", built), 1.0);
 }
 
