@@ -46,7 +46,7 @@ pub(crate) struct FirstToken {
     pub(crate) worker: WorkerId,
     /// Milliseconds since the decision.
     pub(crate) ms: f64,
-    /// The sample of the worker's speed, if the target had nothing else to compute.
+    /// The sample of the worker's speed, if it is one.
     pub(crate) alone: Option<PrefillSample>,
 }
 
@@ -85,6 +85,22 @@ struct Reservation {
     decoding: bool,
     /// The blocks that the index expects because of it.
     speculation: SpeculationId,
+}
+
+impl Reservation {
+    /// Returns the sample of the worker's speed if the prompt was computed in `ms` from the
+    /// decision on. `None`: others were computed before it, most of the time went to other
+    /// sequences, so that the remainder measures an estimate, or the cached part is unknown.
+    fn prefill_sample(&self, ms: f64) -> Option<PrefillSample> {
+        let load = &self.load;
+        let is_representative =
+            load.interleave_ms <= INTERLEAVED_MOST * ms && load.prompt == PromptKnowledge::Blocks;
+        (self.alone && is_representative).then(|| PrefillSample {
+            start: load.prompt_tokens.saturating_sub(load.uncached_tokens),
+            tokens: load.uncached_tokens,
+            ms: (ms - load.interleave_ms).max(0.0),
+        })
+    }
 }
 
 impl Ledger {
@@ -168,21 +184,21 @@ impl Ledger {
         account.prefills_mut().remove(now, id);
         account.decode(load);
         let ms = now.ms_since(reservation.opened);
-        let start = load.prompt_tokens.saturating_sub(load.uncached_tokens);
-        let prefill = PrefillSample {
-            start,
-            tokens: load.uncached_tokens,
-            ms: (ms - load.interleave_ms).max(0.0),
-        };
-        // Where most of the time went to other sequences, the remainder measures an estimate, not
-        // the worker; where the cached part is unknown, no speed follows from the time.
-        let is_representative =
-            load.interleave_ms <= INTERLEAVED_MOST * ms && load.prompt == PromptKnowledge::Blocks;
         (load.answer == ReplyMode::Streamed).then(|| FirstToken {
             worker: load.target.worker,
             ms,
-            alone: (reservation.alone && is_representative).then_some(prefill),
+            alone: reservation.prefill_sample(ms),
         })
+    }
+
+    /// Returns what a whole reply shows that is complete now, before its prompt was expected to be
+    /// computed: the worker is faster than estimated, and the whole time is the better estimate.
+    pub(crate) fn early_reply(&self, now: Moment, id: ReservationId) -> Option<PrefillSample> {
+        let reservation = self.open.get(&id)?;
+        let is_early = !reservation.decoding && reservation.load.answer == ReplyMode::Whole;
+        is_early
+            .then(|| reservation.prefill_sample(now.ms_since(reservation.opened)))
+            .flatten()
     }
 
     /// Moves prefills whose end is never announced to decode once their estimated time is over.

@@ -225,6 +225,11 @@ impl RouterState {
         if let Some(succeeded) = succeeded {
             self.health.observe(now, target.worker, succeeded);
         }
+        if succeeded == Some(true)
+            && let Some(sample) = self.ledger.early_reply(now, id)
+        {
+            self.rates.observe(now, target.worker, sample);
+        }
         self.ledger.close(now, id)
     }
 

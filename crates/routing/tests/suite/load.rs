@@ -69,6 +69,42 @@ fn the_prefill_of_a_non_streaming_request_leaves_the_queue_after_its_estimated_t
     assert_idle(&fleet);
 }
 
+/// Without this, requests wait for seconds at a worker that answers whole replies at once.
+#[test]
+fn a_whole_reply_that_is_earlier_than_its_estimated_prefill_shows_a_faster_worker() {
+    let fleet = TestFleet::with(1, Policy::Warm);
+    for n in 0..20 {
+        let request = TestRequest {
+            answer: ReplyMode::Whole,
+            ..test_request(tokens(n, 70))
+        };
+        // 1,120 tokens: 160 ms at the prior.
+        let id = fleet.plan(at_ms(u64::from(n) * 100), &request).reservation;
+        let complete = at_ms(u64::from(n) * 100 + 20);
+        fleet.router.done(complete, id);
+    }
+    let rates = fleet.router.rates(WorkerId(1));
+    assert!(
+        rates.learned && rates.prefill_tokens_per_s > 40_000.0,
+        "{rates:?}"
+    );
+    assert_idle(&fleet);
+}
+
+#[test]
+fn a_whole_reply_that_is_later_than_its_estimated_prefill_shows_nothing() {
+    let fleet = TestFleet::with(1, Policy::Warm);
+    let request = TestRequest {
+        answer: ReplyMode::Whole,
+        ..test_request(tokens(1, 70))
+    };
+    let id = fleet.plan(at_ms(0), &request).reservation;
+    fleet.router.tick(at_ms(170));
+    fleet.router.done(at_ms(5_000), id);
+    assert_eq!(fleet.router.rates(WorkerId(1)).samples, 0);
+    assert_idle(&fleet);
+}
+
 #[test]
 fn an_unreported_first_token_does_not_hold_back_later_prompts() {
     let fleet = TestFleet::with(1, Policy::Warm);
