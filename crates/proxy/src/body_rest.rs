@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::RequestBody;
+use crate::body::RequestBody;
 
 /// Why the rest of a body did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

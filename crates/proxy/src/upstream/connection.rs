@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::{
-    OutgoingBody,
+    outgoing_body::OutgoingBody,
     reply_head::{self, InvalidReply, ReplyHead},
     request_writer::RequestWriter,
 };

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use kv_blocks::WorkerId;
 
 use super::{
-    BodyError, ConnectionPools,
     connection::UpstreamConnection,
+    failure::BodyError,
+    pool::ConnectionPools,
     reply_decoder::{FramingFault, ReplyDecoder},
     request_writer::RequestWriter,
 };
-use crate::WorkerUpgrade;
+use crate::upgrade::WorkerUpgrade;
 
 /// A reply that is being read. Dropping it closes the connection.
 #[derive(Debug)]

@@ -15,8 +15,9 @@ use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
 use super::{
-    OutgoingRequest, SendFailure, SendFuture, Upstream, UpstreamBody, UpstreamReply,
-    send::BodyError,
+    failure::{BodyError, NotSent, SendFailure},
+    message::{OutgoingRequest, SendFuture, Upstream, UpstreamReply},
+    upstream_body::UpstreamBody,
 };
 
 /// One reply of a script.
@@ -216,7 +217,7 @@ impl Upstream for FakeUpstream {
             .and_then(VecDeque::pop_front);
         Box::pin(async move {
             let Some(FakeReply { delay, result }) = reply else {
-                return Err(SendFailure::NotSent(super::NotSent::Refused));
+                return Err(SendFailure::NotSent(NotSent::Refused));
             };
             tokio::time::sleep(delay).await;
             let (head, body) = result?;

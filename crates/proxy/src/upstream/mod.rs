@@ -6,8 +6,10 @@
 
 mod connection;
 mod connection_body;
+mod failure;
 mod fake;
 mod local_faults;
+mod message;
 mod outgoing_body;
 mod pool;
 mod reply_decoder;
@@ -16,24 +18,11 @@ mod request_writer;
 mod send;
 #[cfg(test)]
 mod tests;
+mod upstream_body;
 
-use std::{fmt, pin::Pin};
-
+pub use failure::{BodyError, NotSent, ReadError, SendFailure};
 pub use fake::{FakeReply, FakeUpstream};
-use outgoing_body::OutgoingBody;
+pub use message::{OutgoingRequest, SendFuture, Upstream, UpstreamReply};
 pub use pool::ConnectionPools;
-pub use send::{
-    BodyError, NotSent, OutgoingRequest, ReadError, SendFailure, UpstreamBody, UpstreamReply,
-    send_once,
-};
-
-/// The result of one attempt, when it is known.
-pub type SendFuture<'a> =
-    Pin<Box<dyn Future<Output = Result<UpstreamReply, SendFailure>> + Send + 'a>>;
-
-/// The workers as the stages of a request reach them.
-pub trait Upstream: fmt::Debug + Send + Sync {
-    /// Sends one request and waits for the head of its reply. Dropping the future closes the
-    /// connection, so that the worker notices a client that disconnected.
-    fn send<'a>(&'a self, outgoing: OutgoingRequest<'a>) -> SendFuture<'a>;
-}
+pub use send::send_once;
+pub use upstream_body::UpstreamBody;

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::BodyRest;
+use crate::body_rest::BodyRest;
 
 /// Bytes, and the rest of a client's body behind them, if there is one.
 #[derive(Debug, Default)]

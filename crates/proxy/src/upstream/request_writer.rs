@@ -12,7 +12,7 @@ use http::{HeaderValue, Method, Request, header};
 use http_body::Body as _;
 use tokio::io::AsyncWrite as _;
 
-use super::OutgoingBody;
+use super::outgoing_body::OutgoingBody;
 
 /// Most pieces that are written at once: a head, and a frame of a body with its framing.
 const MAX_PIECES: usize = 4;

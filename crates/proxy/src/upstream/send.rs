@@ -1,70 +1,22 @@
-//! One exchange with a worker: connects or reuses a connection, sends the request, waits for the
-//! reply's head, and reads its body.
+//! One exchange with a worker: connects or reuses a connection, sends the request, and waits for the
+//! reply's head.
 
-use std::{
-    io,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, StatusCode, response};
+use http::{Request, StatusCode};
 use kv_blocks::WorkerId;
-use net::{Address, LocalFault, WorkerUrl};
+use net::{Address, LocalFault};
 
 use super::{
-    ConnectionPools, OutgoingBody, SendFuture, Upstream,
     connection::{BegunReply, ExchangeFailure, UpstreamConnection},
     connection_body::ConnectionBody,
-    fake::ScriptedBody,
+    failure::{NotSent, SendFailure},
+    message::{OutgoingRequest, SendFuture, Upstream, UpstreamReply},
+    outgoing_body::OutgoingBody,
+    pool::ConnectionPools,
+    upstream_body::UpstreamBody,
 };
-use crate::{BodyBuffer, BodyRest, WorkerUpgrade};
-
-/// The request to send, and its worker.
-#[derive(Debug)]
-pub struct OutgoingRequest<'a> {
-    /// The worker, whose idle connections may be used.
-    pub worker: WorkerId,
-    /// Its address.
-    pub url: &'a WorkerUrl,
-    /// The request: its target is a path.
-    pub request: Request<Bytes>,
-    /// The rest of the request's body, which is sent as it arrives.
-    pub rest: Option<BodyRest>,
-    /// Time limit to open a connection.
-    pub connect_timeout: Duration,
-}
-
-/// A reply whose head has arrived.
-#[derive(Debug)]
-pub struct UpstreamReply {
-    /// Status and header fields.
-    pub head: response::Parts,
-    /// The body, with the connection that carries it.
-    pub body: UpstreamBody,
-}
-
-/// How far an attempt came that got no reply head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SendFailure {
-    /// C0: the worker provably executed nothing.
-    NotSent(NotSent),
-    /// C1: bytes were sent, no head came back.
-    NoHead,
-    /// C1: the answer is not HTTP.
-    Protocol,
-}
-
-/// The reason why nothing was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotSent {
-    /// The port refused the connection.
-    Refused,
-    /// The connection failed for another reason.
-    Unreachable,
-    /// The fault is local to this process.
-    Local(LocalFault),
-}
 
 impl Upstream for ConnectionPools {
     fn send<'a>(&'a self, outgoing: OutgoingRequest<'a>) -> SendFuture<'a> {
@@ -145,7 +97,7 @@ fn reply(
         writer,
     } = begun;
     UpstreamReply {
-        body: UpstreamBody(Source::Connection(ConnectionBody {
+        body: UpstreamBody::of_connection(ConnectionBody {
             switches_protocol: head.parts.status == StatusCode::SWITCHING_PROTOCOLS,
             decoder: head.decoder,
             keeps_alive: head.keeps_alive,
@@ -154,7 +106,7 @@ fn reply(
             writer,
             connection: Some(connection),
             pool_entry,
-        })),
+        }),
         head: head.parts,
     }
 }
@@ -190,111 +142,4 @@ async fn open(
         })
     })?;
     Ok(UpstreamConnection::new(stream))
-}
-
-/// The rest of a worker's reply, with the connection that carries it. Dropping it closes the
-/// connection.
-#[derive(Debug)]
-pub struct UpstreamBody(Source);
-
-#[derive(Debug)]
-enum Source {
-    Connection(ConnectionBody),
-    Script(ScriptedBody),
-}
-
-/// A reply that broke off, or that is not valid HTTP.
-#[derive(Debug)]
-pub struct BodyError(pub(super) String);
-
-impl std::fmt::Display for BodyError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BodyError {}
-
-/// The reason why a reply could not be read to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadError {
-    /// It broke off.
-    Broken,
-    /// It is longer than allowed.
-    TooLong,
-}
-
-impl UpstreamBody {
-    pub(super) fn scripted(script: ScriptedBody) -> Self {
-        Self(Source::Script(script))
-    }
-
-    /// Polls for the next bytes, which are never empty; `None` at the end. Trailers are skipped.
-    pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        match &mut self.0 {
-            Source::Script(script) => script.poll_data(cx),
-            Source::Connection(body) => body.poll_data(cx),
-        }
-    }
-
-    /// Returns the next bytes, as [`Self::poll_data`] does. Cancel-safe.
-    pub async fn next_data(&mut self) -> Option<Result<Bytes, BodyError>> {
-        std::future::poll_fn(|cx| self.poll_data(cx)).await
-    }
-
-    /// Reads the rest, at most `most` bytes of it, and releases the connection.
-    ///
-    /// # Errors
-    /// The reply broke off or is longer; its connection is closed with the body.
-    pub async fn read_to_end(&mut self, most: usize) -> Result<Bytes, ReadError> {
-        let mut buffer = BodyBuffer::default();
-        while let Some(data) = self.next_data().await {
-            buffer.push(data.map_err(|_| ReadError::Broken)?);
-            if buffer.len() > most {
-                return Err(ReadError::TooLong);
-            }
-        }
-        self.release();
-        Ok(buffer.into_bytes())
-    }
-
-    /// Returns whether the end is reached; known only where the reply announces its length.
-    pub fn is_end(&self) -> bool {
-        match &self.0 {
-            Source::Connection(body) => body.decoder.is_end(),
-            Source::Script(script) => script.is_end(),
-        }
-    }
-
-    /// Returns the number of bytes that are left, where the reply announces its length.
-    pub fn announced(&self) -> Option<u64> {
-        match &self.0 {
-            Source::Connection(body) => body.decoder.announced(),
-            Source::Script(script) => script.announced(),
-        }
-    }
-
-    /// Keeps the connection for another request: the reply was read to its end.
-    pub fn release(&mut self) {
-        match &mut self.0 {
-            Source::Connection(body) => body.release(),
-            Source::Script(script) => script.release(),
-        }
-    }
-
-    /// Returns the connection behind a reply that changes the protocol; `None`: this one does not.
-    pub fn into_upgrade(self) -> Option<WorkerUpgrade> {
-        match self.0 {
-            Source::Connection(body) => body.into_upgrade(),
-            Source::Script(_) => None,
-        }
-    }
-
-    /// Closes the connection, so that the worker stops computing. Later calls do nothing.
-    pub fn close(&mut self) {
-        match &mut self.0 {
-            Source::Connection(body) => body.connection = None,
-            Source::Script(script) => script.close(),
-        }
-    }
 }
