@@ -15,7 +15,7 @@ use proxy::{ConnectionPools, Upstream};
 use resilience::OutcomeCounters;
 use response_cache::{CacheFiller, Coalescer, ResponseCache};
 use routing::{
-    KvDecisionCounters, PrefixDecisionCounters, Router, SemanticClusters,
+    Router, SemanticClusters,
     receipt::{DecisionIds, ReceiptRing},
 };
 use tokenization::{EngineTokenizer, RedisTokenStore, TokenizationStage, WorkerClient};
@@ -76,10 +76,8 @@ pub struct GatewayParts {
     pub ring: Arc<ReceiptRing>,
     /// The parity tracker, which evaluates predictions.
     pub parity: Arc<Mutex<ParityTracker>>,
-    /// Counters of placements by prompt beginning.
-    pub prefix_counters: Arc<PrefixDecisionCounters>,
-    /// Counters of KV-aware decisions.
-    pub kv_counters: Arc<KvDecisionCounters>,
+    /// Counters of placements.
+    pub counters: DecisionCounters,
     /// The decision log, if configured.
     pub log: Option<Arc<DecisionLog>>,
     /// The queue of spans, if traces are exported.
@@ -121,8 +119,7 @@ impl Gateway {
         let GatewayParts {
             ring,
             parity,
-            prefix_counters,
-            kv_counters,
+            counters,
             log,
             spans,
             cache,
@@ -138,12 +135,8 @@ impl Gateway {
         }));
         registry.register_collector(Box::new(PrefixCollector {
             fleet: Arc::clone(&shared.fleet),
-            counters: Arc::clone(&prefix_counters),
+            counters: Arc::clone(&counters.prefix),
         }));
-        let counters = DecisionCounters {
-            prefix: prefix_counters,
-            kv: kv_counters,
-        };
         let receipts = ReceiptSinks {
             ids: Arc::new(DecisionIds::new(shared.ids.next_number())),
             ring,

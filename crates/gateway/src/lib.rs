@@ -51,4 +51,5 @@ pub use inbound_key::InboundKey;
 pub use listener::{DrainResult, ListenerPhase, serve};
 pub use probe_listener::{ProbeListener, ProbeListenerError};
 pub use process_limits::ProcessLimits;
+pub use request::decide::DecisionCounters;
 pub use routes::{BodyMode, ROUTES, Route, RouteHandler, Scope};

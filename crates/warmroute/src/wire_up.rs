@@ -15,7 +15,7 @@ use config::Settings;
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, OnVerdict};
 use gateway::{
-    CurrentGateway, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey, ProbeListener,
+    CurrentGateway, DecisionCounters, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey, ProbeListener,
 };
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
@@ -217,8 +217,10 @@ async fn start_on(
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::clone(&parity),
-            prefix_counters: Arc::clone(&prefix_counters),
-            kv_counters: Arc::clone(&kv_counters),
+            counters: DecisionCounters {
+                prefix: Arc::clone(&prefix_counters),
+                kv: Arc::clone(&kv_counters),
+            },
             log: log.clone(),
             spans: exporter.as_ref().map(SpanExporter::queue),
             cache: Arc::clone(&cache),

@@ -127,11 +127,11 @@ pub(crate) struct Decider {
 
 /// Counters of placements, beside the receipts.
 #[derive(Clone, Debug)]
-pub(crate) struct DecisionCounters {
+pub struct DecisionCounters {
     /// By prompt beginning.
-    pub(crate) prefix: Arc<PrefixDecisionCounters>,
+    pub prefix: Arc<PrefixDecisionCounters>,
     /// By the contents of the workers' caches.
-    pub(crate) kv: Arc<KvDecisionCounters>,
+    pub kv: Arc<KvDecisionCounters>,
 }
 
 /// Settings of the decision that a reload replaces.

@@ -9,8 +9,9 @@ use routing::receipt::AttemptClass;
 
 use super::{
     affinity::AffinityStage,
+    attempt_failure::{AttemptFailure, FinalError},
     conversation::Conversation,
-    dispatch::{self, AttemptFailure, BodyContent, CommittedReply, Dispatcher, FinalError},
+    dispatch::{self, BodyContent, CommittedReply, Dispatcher},
     hedge::worker_pin,
     prefill::Handover,
     queue_wait::{QueueStage, Rejection},

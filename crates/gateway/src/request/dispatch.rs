@@ -3,27 +3,23 @@
 //! **Invariant**: nothing has been forwarded when this stage returns. It returns either a reply
 //! worth committing to or a failure with its retry class.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use config::RequestSection;
-use dialect::{ApiError, ErrorCode};
-use fleet::{FailureKind, WorkerView};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, response::Parts};
+use fleet::WorkerView;
+use http::{HeaderMap, header, response::Parts};
 use kv_blocks::{Moment, Target};
 use net::Clock;
 use otlp::SpanContext;
 use proxy::{
-    AbortSwitch, BodyBuffer, BodyFault, BodyRest, ClientUpgrade, NotSent, OutgoingRequest,
-    SendFailure, Upstream, UpstreamBody, UpstreamReply, WorkerUpgrade, headers,
-};
-use routing::{
-    AttemptEnd,
-    receipt::{AttemptClass, AttemptResult},
+    AbortSwitch, BodyBuffer, BodyRest, ClientUpgrade, OutgoingRequest, Upstream, UpstreamBody,
+    UpstreamReply, WorkerUpgrade, headers,
 };
 
-use super::accept::AcceptedRequest;
-use crate::errors;
+use super::{
+    accept::AcceptedRequest, attempt_failure::AttemptFailure, upstream_request::upstream_request,
+};
 
 /// A reply worth committing to.
 #[derive(Debug)]
@@ -54,31 +50,6 @@ pub(crate) enum BodyKind {
     Events,
     /// Plain bytes.
     Opaque,
-}
-
-/// A failed attempt, with nothing to forward.
-#[derive(Debug)]
-pub(crate) struct AttemptFailure {
-    /// `None`: no retry, whatever the class table says.
-    pub(crate) class: Option<AttemptClass>,
-    /// The value in the receipt's `attempts`.
-    pub(crate) result: AttemptResult,
-    pub(crate) status: Option<u16>,
-    /// The failure that is reported to the fleet.
-    pub(crate) kind: Option<FailureKind>,
-    /// The worker's `Retry-After`.
-    pub(crate) wait: Option<Duration>,
-    /// The client's reply if no further attempt follows.
-    pub(crate) reply: FinalError,
-}
-
-/// The reply to the client when all attempts are used up.
-#[derive(Debug)]
-pub(crate) enum FinalError {
-    /// An error of the router.
-    Error(ApiError),
-    /// The worker's own reply (a 429: the client's limit at the engine is the client's business).
-    Pass(Parts, Bytes),
 }
 
 /// Unstreamed replies up to this size are buffered, so that a truncated one can still become an
@@ -140,7 +111,7 @@ impl Dispatcher {
         let outgoing = OutgoingRequest {
             worker: to.worker.id,
             url: &to.worker.connection.url,
-            request: request(call, body, to),
+            request: upstream_request(call, body, to),
             rest: call.rest.clone(),
             connect_timeout: self.limits.connect_timeout,
         };
@@ -180,54 +151,6 @@ impl Dispatcher {
             ))),
         }
     }
-}
-
-/// Builds the request for the worker: the body, spliced or not, under a head of the router.
-fn request(call: &AcceptedRequest, bytes: Bytes, to: &AttemptTarget) -> Request<Bytes> {
-    let AttemptTarget {
-        worker,
-        target,
-        span,
-    } = to;
-    let host = HeaderValue::try_from(worker.connection.url.authority())
-        .unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields = headers::upstream_head(&call.headers, host, worker.credentials());
-    // A request that has no body by its method announces none.
-    if call.method == Method::POST
-        && let Some(length) = body_length(call, &bytes)
-    {
-        fields.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    }
-    if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
-        fields.insert(headers::REQUEST_ID, id);
-    }
-    if let Some(span) = span {
-        headers::insert(&mut fields, headers::TRACEPARENT, &span.to_string());
-    }
-    if call.upgrade.is_some() {
-        headers::add_websocket(&mut fields);
-    }
-    if worker.dp_ranks() > 1 {
-        fields.insert(headers::DP_RANK, HeaderValue::from(target.rank.0));
-    }
-    let mut request = Request::new(bytes);
-    *request.method_mut() = call.method.clone();
-    // The route table matched the path byte for byte: joined to the worker's base URL it is a valid
-    // target.
-    *request.uri_mut() = worker
-        .connection
-        .url
-        .path(call.target.as_str())
-        .parse()
-        .unwrap_or_else(|_| Uri::from_static("/"));
-    *request.headers_mut() = fields;
-    request
-}
-
-/// Returns the length of a request's body; `None`: its client does not announce it.
-fn body_length(call: &AcceptedRequest, first: &Bytes) -> Option<u64> {
-    let rest = call.rest.as_ref().map_or(Some(0), BodyRest::announced);
-    rest.map(|rest| rest + first.len() as u64)
 }
 
 /// Waits for the first bytes of a stream, or for all of a small reply.
@@ -323,243 +246,17 @@ fn has_type(headers: &HeaderMap, prefix: &str) -> bool {
         .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with(prefix))
 }
 
-impl AttemptFailure {
-    /// Returns the attempt's end, for the router.
-    pub(super) fn attempt_end(&self) -> AttemptEnd {
-        match self.kind {
-            None | Some(FailureKind::Local) => AttemptEnd::NotTaken,
-            Some(_) => AttemptEnd::Failed,
-        }
-    }
-
-    pub(super) fn from_send_failure(failure: SendFailure) -> Self {
-        match failure {
-            SendFailure::NotSent(NotSent::Refused) => {
-                Self::not_sent(FailureKind::Refused, errors::no_worker())
-            }
-            SendFailure::NotSent(NotSent::Unreachable) => {
-                Self::not_sent(FailureKind::ConnectTimeout, errors::no_worker())
-            }
-            SendFailure::NotSent(NotSent::Local(_)) => {
-                Self::not_sent(FailureKind::Local, errors::no_connection())
-            }
-            SendFailure::NoHead => Self::no_answer(),
-            SendFailure::Protocol => {
-                Self::protocol("the worker's reply is not valid HTTP: try again".to_owned())
-            }
-        }
-    }
-
-    fn not_sent(kind: FailureKind, error: ApiError) -> Self {
-        Self {
-            class: Some(AttemptClass::C0),
-            result: AttemptResult::ConnectFailed,
-            status: None,
-            kind: Some(kind),
-            wait: None,
-            reply: FinalError::Error(error),
-        }
-    }
-
-    pub(super) fn no_answer() -> Self {
-        Self {
-            class: Some(AttemptClass::C1),
-            result: AttemptResult::ResetBeforeHead,
-            status: None,
-            kind: Some(FailureKind::ResetBeforeHead),
-            wait: None,
-            reply: FinalError::Error(ApiError::new(
-                ErrorCode::UpstreamReset,
-                "the worker closed the connection before it answered, and no other worker could take the request: \
-                 try again",
-            )),
-        }
-    }
-
-    pub(super) fn from_status(mut head: Parts, body: Bytes) -> Self {
-        let status = head.status;
-        let wait = retry_after(&head.headers);
-        let reply = match status {
-            StatusCode::TOO_MANY_REQUESTS => {
-                // Every 429 carries a `Retry-After`, within the range of the router's own errors.
-                head.headers.insert(
-                    header::RETRY_AFTER,
-                    HeaderValue::from(wait.unwrap_or(1).max(1)),
-                );
-                FinalError::Pass(head, body)
-            }
-            StatusCode::SERVICE_UNAVAILABLE => FinalError::Error(
-                ApiError::new(
-                    ErrorCode::Overloaded,
-                    "every worker that could take the request is busy or loading: try again",
-                )
-                .with_retry_after(wait.unwrap_or(1)),
-            ),
-            StatusCode::GATEWAY_TIMEOUT => FinalError::Error(ApiError::new(
-                ErrorCode::FirstByteTimeout,
-                "the worker gave up waiting for its own engine: try again",
-            )),
-            _ => FinalError::Error(ApiError::new(
-                ErrorCode::UpstreamProtocol,
-                "the worker could not reach its own engine: try again",
-            )),
-        };
-        let kind = match status {
-            StatusCode::SERVICE_UNAVAILABLE => Some(FailureKind::Unavailable),
-            // A worker that throttles is healthy.
-            StatusCode::TOO_MANY_REQUESTS => None,
-            _ => Some(FailureKind::Status),
-        };
-        Self {
-            class: Some(AttemptClass::C2),
-            result: AttemptResult::Status,
-            status: Some(status.as_u16()),
-            kind,
-            // A 503 triggers a check: the worker may be loading, and is used again as soon as it is
-            // ready.
-            wait: wait
-                .filter(|_| status == StatusCode::TOO_MANY_REQUESTS)
-                .map(|s| Duration::from_secs(s.into())),
-            reply,
-        }
-    }
-
-    pub(super) fn internal(status: u16) -> Self {
-        Self {
-            class: None,
-            result: AttemptResult::Status,
-            status: Some(status),
-            kind: Some(FailureKind::Status),
-            wait: None,
-            reply: FinalError::Error(
-                ApiError::new(
-                    ErrorCode::Internal,
-                    format!(
-                        "the worker failed with status {status}; its own message is in its log"
-                    ),
-                )
-                .with_status(status),
-            ),
-        }
-    }
-
-    pub(super) fn protocol(message: String) -> Self {
-        Self {
-            class: None,
-            result: AttemptResult::Protocol,
-            status: None,
-            kind: Some(FailureKind::Protocol),
-            wait: None,
-            reply: FinalError::Error(ApiError::new(ErrorCode::UpstreamProtocol, message)),
-        }
-    }
-
-    /// An empty stream: the client would take it for a reply.
-    fn unfinished(message: String) -> Self {
-        Self {
-            kind: Some(FailureKind::Incomplete),
-            ..Self::protocol(message)
-        }
-    }
-
-    pub(super) fn timeout(limit: Duration) -> Self {
-        Self {
-            class: None,
-            result: AttemptResult::Timeout,
-            status: None,
-            kind: Some(FailureKind::FirstByteTimeout),
-            wait: None,
-            reply: FinalError::Error(ApiError::new(
-                ErrorCode::FirstByteTimeout,
-                format!(
-                    "no answer within {} s (request.timeout): try again later",
-                    limit.as_secs_f64()
-                ),
-            )),
-        }
-    }
-
-    /// The client did not send the rest of its body.
-    fn client_body(fault: BodyFault) -> Self {
-        let (code, message) = match fault {
-            BodyFault::TooLong => (
-                ErrorCode::BodyTooLarge,
-                "the request body is longer than server.max_body_bytes",
-            ),
-            BodyFault::Stalled => (
-                ErrorCode::InvalidRequest,
-                "the rest of the request body did not arrive: send it without long pauses",
-            ),
-            BodyFault::Broken => (
-                ErrorCode::InvalidRequest,
-                "the request body ended early or is not validly framed",
-            ),
-        };
-        Self {
-            class: None,
-            result: AttemptResult::ClientGone,
-            status: None,
-            kind: None,
-            wait: None,
-            reply: FinalError::Error(ApiError::new(code, message)),
-        }
-    }
-
-    /// The drain time is up.
-    pub(super) fn draining() -> Self {
-        Self {
-            class: None,
-            result: AttemptResult::Timeout,
-            status: None,
-            kind: None,
-            wait: None,
-            reply: FinalError::Error(
-                ApiError::new(
-                    ErrorCode::Draining,
-                    "the router is going down and could not wait for the answer: try again",
-                )
-                .with_retry_after(1),
-            ),
-        }
-    }
-
-    /// Returns the worker's `Retry-After`, in seconds.
-    pub(crate) fn retry_after(&self) -> Option<u32> {
-        match &self.reply {
-            FinalError::Error(error) => error.retry_after_s,
-            FinalError::Pass(head, _) => retry_after(&head.headers),
-        }
-    }
-}
-
-/// Reads `Retry-After` in seconds. A date or an invalid value counts as absent, and no value
-/// exceeds a minute.
-fn retry_after(headers: &HeaderMap) -> Option<u32> {
-    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
-    Some(u32::try_from(value.trim().parse::<u64>().ok()?.min(60)).unwrap_or(60))
-}
-
 #[cfg(test)]
 mod tests {
-    use contract_id::contract;
+    use std::time::Duration;
 
-    use proxy::{FakeReply, FakeUpstream};
+    use contract_id::contract;
+    use fleet::FailureKind;
+    use http::HeaderValue;
+    use proxy::{FakeReply, FakeUpstream, SendFailure};
+    use routing::receipt::AttemptClass;
 
     use super::{super::test_support, *};
-
-    #[test]
-    #[contract("F15")]
-    fn a_workers_retry_after_is_capped_at_a_minute() {
-        let with = |value: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));
-            retry_after(&headers)
-        };
-        assert_eq!(with("7"), Some(7));
-        assert_eq!(with("99999999"), Some(60));
-        assert_eq!(with("Wed, 21 Oct 2026 07:28:00 GMT"), None);
-        assert_eq!(with("-1"), None);
-    }
 
     /// One attempt at a worker that replies by the script.
     async fn attempt(reply: FakeReply) -> (Result<CommittedReply, AttemptFailure>, usize) {

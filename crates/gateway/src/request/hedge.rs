@@ -16,8 +16,9 @@ use routing::Pin;
 
 use super::{
     accept::AcceptedRequest,
+    attempt_failure::AttemptFailure,
     decide::{Decider, PlacementOutcome, PlacementRequest},
-    dispatch::{AttemptFailure, AttemptTarget, CommittedReply},
+    dispatch::{AttemptTarget, CommittedReply},
     record::RequestGuard,
     send::{SendResult, SendStage},
 };

@@ -14,6 +14,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod affinity;
+pub(crate) mod attempt_failure;
 pub(crate) mod body_budget;
 mod candidates;
 pub(crate) mod clusters;
@@ -55,6 +56,7 @@ pub(crate) mod test_support;
 mod tests;
 mod tokenize_api;
 pub(crate) mod translate;
+mod upstream_request;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 

@@ -5,7 +5,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, res
 use proxy::headers::{self, REQUEST_ID, insert};
 use serde::Serialize;
 
-use super::{compat_headers, dispatch::FinalError, record::RequestGuard, reply_body::ReplyBody};
+use super::{
+    attempt_failure::FinalError, compat_headers, record::RequestGuard, reply_body::ReplyBody,
+};
 use crate::{metrics::Metrics, routes::ErrorShape};
 
 /// Builds the head of a relayed reply.

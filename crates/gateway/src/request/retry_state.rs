@@ -6,7 +6,7 @@ use kv_blocks::{Moment, WorkerId};
 use routing::{Pin, receipt::AttemptClass};
 
 use super::{
-    dispatch::{AttemptFailure, FinalError},
+    attempt_failure::{AttemptFailure, FinalError},
     queue_wait::{QueueStage, WaitRecord},
     retry_step::{FailedStep, PermitUse, RetryStep, UntriedWorkers},
 };

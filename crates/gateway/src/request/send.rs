@@ -14,8 +14,9 @@ use tokenization::TokenizedPrompt;
 use super::{
     accept::AcceptedRequest,
     affinity::AffinityKeys,
+    attempt_failure::AttemptFailure,
     decide::{Decider, PlacementRequest, RoutingFacts},
-    dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
+    dispatch::{AttemptTarget, CommittedReply, Dispatcher},
     engine_priority,
     hedge::HedgedAttempt,
     prefill::{self, Handover, LegsOutcome, PrefillContext, PrefillDecodeLegs},

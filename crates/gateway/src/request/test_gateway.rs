@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use proxy::{FakeReply, FakeUpstream};
 use response_cache::ResponseCache;
 use routing::{
-    DecisionsSection, KvDecisionCounters, Policy, PrefixDecisionCounters, Router, RoutingSettings,
+    DecisionsSection, Policy, Router, RoutingSettings,
     receipt::{
         DecisionId, OutcomeKind, PromptNote, PromptSource, Receipt, ReceiptRing, RequestOutcome,
     },
@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use super::{
-    decide::PlacementOutcome,
+    decide::{DecisionCounters, PlacementOutcome},
     delivery::DeliveryStage,
     queue_wait::WaitRecord,
     receipt::RequestFacts,
@@ -120,8 +120,10 @@ impl TestGateway {
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::new(parking_lot::Mutex::new(parity)),
-            prefix_counters: Arc::new(PrefixDecisionCounters::default()),
-            kv_counters: Arc::new(KvDecisionCounters::default()),
+            counters: DecisionCounters {
+                prefix: Arc::default(),
+                kv: Arc::default(),
+            },
             log: None,
             spans: None,
             cache: cache.expect("memory suffices"),

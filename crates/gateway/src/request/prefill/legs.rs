@@ -10,7 +10,8 @@ use proxy::{ReadError, UpstreamBody, UpstreamReply};
 use super::{
     super::{
         accept::AcceptedRequest,
-        dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
+        attempt_failure::AttemptFailure,
+        dispatch::{AttemptTarget, CommittedReply, Dispatcher},
         record::RequestGuard,
     },
     PrefillContext,

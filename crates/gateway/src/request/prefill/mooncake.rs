@@ -18,10 +18,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    super::{
-        dispatch::{AttemptFailure, Dispatcher},
-        record::RequestGuard,
-    },
+    super::{attempt_failure::AttemptFailure, dispatch::Dispatcher, record::RequestGuard},
     legs::{LegsOutcome, PrefillDecodeLegs, read_whole},
 };
 

@@ -7,7 +7,7 @@
 use dialect::Edit;
 
 use super::{
-    super::{dispatch::AttemptFailure, record::RequestGuard},
+    super::{attempt_failure::AttemptFailure, record::RequestGuard},
     legs::{LegsOutcome, PrefillDecodeLegs, read},
 };
 

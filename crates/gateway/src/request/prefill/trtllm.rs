@@ -8,7 +8,7 @@ use bytes::Bytes;
 use dialect::{Edit, PrefillReply, RawJson};
 
 use super::{
-    super::{dispatch::AttemptFailure, record::RequestGuard},
+    super::{attempt_failure::AttemptFailure, record::RequestGuard},
     legs::{LegsOutcome, PrefillDecodeLegs, read},
 };
 

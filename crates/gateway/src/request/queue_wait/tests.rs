@@ -156,7 +156,7 @@ async fn the_time_limit_of_the_request_ends_its_wait() {
 #[tokio::test]
 async fn a_retry_does_not_wait_unless_it_waits_for_any_worker() {
     let test = without_worker(SHORT);
-    let failure = || Some(super::super::dispatch::AttemptFailure::no_answer());
+    let failure = || Some(super::super::attempt_failure::AttemptFailure::no_answer());
     for (waits_for_anybody, reason) in [(false, None), (true, Some("no_worker"))] {
         let mut retry_state = RetryState::default();
         (retry_state.last, retry_state.waits_for_anybody) = (failure(), waits_for_anybody);

@@ -16,13 +16,11 @@ use routing::{
 
 use super::{
     RequestGuard,
-    hedge::OpenHedge,
-    prefill::OpenLeg,
     trace::{ATTEMPT, AttemptSpan, EndedAttempt},
 };
 use crate::{
-    lease::Lease,
-    request::{dispatch::AttemptFailure, receipt::Selection},
+    lease::{Lease, PlacedAttempt},
+    request::{attempt_failure::AttemptFailure, receipt::Selection},
 };
 
 /// The attempt under way, with its load.
@@ -45,6 +43,23 @@ pub(super) struct OpenAttempt {
     pub(super) name: Arc<str>,
     pub(super) started: Moment,
     /// Its place in the request's trace, which its worker gets.
+    pub(super) span: Option<SpanId>,
+}
+
+/// A prefill under way.
+#[derive(Debug)]
+pub(super) struct OpenLeg {
+    pub(super) leg: PrefillLeg,
+    pub(super) started: Moment,
+    /// Its place in the request's trace, which its worker gets.
+    pub(super) span: Option<SpanId>,
+}
+
+/// A hedge under way, beside the current attempt.
+#[derive(Debug)]
+pub(super) struct OpenHedge {
+    pub(super) placed: PlacedAttempt,
+    pub(super) since: Moment,
     pub(super) span: Option<SpanId>,
 }
 

@@ -1,22 +1,16 @@
 //! Hedged attempts in the request guard.
 
-use kv_blocks::Moment;
-use otlp::{SpanContext, SpanId};
+use otlp::SpanContext;
 use routing::receipt::AttemptResult;
 
-use super::{RequestGuard, attempts::OpenAttempt};
+use super::{
+    RequestGuard,
+    attempts::{OpenAttempt, OpenHedge},
+};
 use crate::{
     lease::{Lease, PlacedAttempt},
-    request::{dispatch::AttemptFailure, engine_priority},
+    request::{attempt_failure::AttemptFailure, engine_priority},
 };
-
-/// A hedge under way, beside the current attempt.
-#[derive(Debug)]
-pub(super) struct OpenHedge {
-    placed: PlacedAttempt,
-    since: Moment,
-    span: Option<SpanId>,
-}
 
 impl RequestGuard {
     /// Records that a hedge is sent now; this guard frees its load if no answer follows. Returns

@@ -1,8 +1,6 @@
 //! The prefill leg in the request guard: its worker, its result, and its effect on the request.
 
 use dialect::Usage;
-use kv_blocks::Moment;
-use otlp::SpanId;
 use parity::Basis;
 use routing::{
     CacheSource, PrefillLeg, PrefillSkip,
@@ -11,21 +9,13 @@ use routing::{
 
 use super::{
     RequestGuard,
+    attempts::OpenLeg,
     trace::{ATTEMPT, AttemptSpan, EndedAttempt, PREFILL},
 };
 use crate::{
     lease::Lease,
-    request::{dispatch::AttemptFailure, prefill::Handover, receipt::Selection},
+    request::{attempt_failure::AttemptFailure, prefill::Handover, receipt::Selection},
 };
-
-/// A prefill under way.
-#[derive(Debug)]
-pub(super) struct OpenLeg {
-    leg: PrefillLeg,
-    started: Moment,
-    /// Its place in the request's trace, which its worker gets.
-    pub(super) span: Option<SpanId>,
-}
 
 impl RequestGuard {
     /// Records a prefill leg: the decode worker gets nothing before its own leg is sent.

@@ -8,7 +8,10 @@ use http::{HeaderValue, header, response::Parts};
 use proxy::BodyBuffer;
 
 use super::{
-    super::dispatch::{AttemptFailure, BodyContent, BodyKind, CommittedReply, FinalError},
+    super::{
+        attempt_failure::{AttemptFailure, FinalError},
+        dispatch::{BodyContent, BodyKind, CommittedReply},
+    },
     stream::StreamTranslator,
 };
 
