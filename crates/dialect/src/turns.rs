@@ -1,6 +1,6 @@
 //! The messages of a chat, with the parts that routing reads of each.
 
-use crate::json::{self, RawJson};
+use crate::json::{raw::RawJson, turns::walk_turns};
 
 /// The value of `messages`, of any form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl<'a> ChatMessages<'a> {
     /// Calls `each` for every message, in order; returns false if the value is no list.
     pub fn for_each_turn(&self, each: impl FnMut(&Turn<'a>)) -> bool {
         if self.turns.is_empty() {
-            json::walk_turns(self.as_str(), each)
+            walk_turns(self.as_str(), each)
         } else {
             self.turns.iter().for_each(each);
             true

@@ -196,7 +196,7 @@ mod tests {
     fn a_message_is_compared_without_cache_markers_and_the_volatile_line() {
         let raw = |text: &str| {
             let mut steady = None;
-            json::walk_turns(&format!("[{text}]"), |turn| {
+            json::turns::walk_turns(&format!("[{text}]"), |turn| {
                 steady = Some(steady_turn(turn).into_owned());
             });
             steady.expect("one message")

@@ -3,7 +3,8 @@
 //! Each step works on bytes by hand because this runs for every request and every stream event.
 
 use super::{
-    JsonError, MAX_DEPTH, MAX_NODES, RawJson,
+    error::{JsonError, MAX_DEPTH, MAX_NODES},
+    raw::RawJson,
     special::{BLOCK, is_special, plain_bytes, special_bytes},
 };
 

@@ -1,7 +1,7 @@
 //! Reads a list of messages with the parts of each, in one walk.
 
-use super::{JsonError, RawJson, decode, scan::JsonScanner};
-use crate::Turn;
+use super::{error::JsonError, raw::RawJson, scan::JsonScanner, text::decode};
+use crate::turns::Turn;
 
 /// Calls `each` for every message of a list, in order; returns false if `text` is no list.
 pub(crate) fn walk_turns<'a>(text: &'a str, mut each: impl FnMut(&Turn<'a>)) -> bool {

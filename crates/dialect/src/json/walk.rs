@@ -1,7 +1,7 @@
 //! Walks the members of an object, or the elements of an array.
 
-use super::{JsonError, RawJson, decode, scan::JsonScanner};
-use crate::Turn;
+use super::{error::JsonError, raw::RawJson, scan::JsonScanner, text::decode};
+use crate::turns::Turn;
 
 /// Walks the members of the object in `text`: raw key (with its quotes) and value. Ends after the
 /// first error; text after the object is an error.

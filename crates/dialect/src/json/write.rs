@@ -2,7 +2,11 @@
 
 use std::fmt::{Display, Write as _};
 
-use super::{RawJson, decode, members, write_string};
+use super::{
+    raw::RawJson,
+    text::{decode, write_string},
+    walk::members,
+};
 
 /// A writer of an object. [`Self::close`] ends it.
 #[derive(Debug)]
