@@ -125,7 +125,8 @@ fn the_stream_that_answers_a_form_crosses_every_route_byte_for_byte() {
         for size in [1000, 3 * MIB] {
             let reply = post(&pair.router, path, &form("m", ModelAt::Start, size));
             assert_eq!((reply.status, reply.clean), (200, true), "{path}");
-            assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+            let kind = reply.header("content-type").unwrap_or_default();
+            assert!(kind.starts_with("text/event-stream"), "{kind}");
             assert_eq!(reply.body, pieces.concat(), "{path} {size}");
         }
     }
