@@ -13,6 +13,9 @@ pub struct RouteReply<'a> {
     /// The decision.
     #[serde(flatten)]
     pub receipt: Receipt<'a>,
+    /// Blocks of the prompt that the winner is expected to have cached; 0 if the prompt is unknown.
+    #[serde(default)]
+    pub overlap_blocks: u32,
     /// The reservation, if the request asked for one by its `request_id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Reservation>,

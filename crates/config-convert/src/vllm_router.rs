@@ -181,10 +181,10 @@ impl Conversion {
                 self.set(OURS, yaml(&Value::Text(directory)), &place)
             }
             ModelPath::HubId(id) => {
-                self.set(OURS, "auto".to_owned(), &place);
+                self.set(OURS, yaml(&Value::Text(format!("hub:{id}"))), &place);
                 self.ours.note(
                     OURS,
-                    format!("the model was {id}: found on this machine, or asked of the engine"),
+                    "of the local model hub, else asked of the engine".to_owned(),
                 );
             }
             ModelPath::Other => self.given.unused(field),

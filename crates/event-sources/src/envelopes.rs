@@ -154,25 +154,36 @@ impl EnvelopeIndex {
             }) => {
                 self.note_store(*tier);
                 let namespace = &update.namespace;
-                let done = self
-                    .index
-                    .store_hashes(target, namespace, *parent, hashes, *tier);
-                if let Some(label) = label {
-                    self.index.add_label(target, namespace, hashes, label);
+                match label {
+                    Some(label) => self.index.store_labelled_hashes(
+                        target,
+                        namespace,
+                        (*parent, hashes),
+                        label,
+                    ),
+                    None => self
+                        .index
+                        .store_hashes(target, namespace, *parent, hashes, *tier),
                 }
-                done
             }
             EnvelopeChange::Hashed(HashKeyedUpdate::Removed { hashes, tier }) => {
                 let namespace = &update.namespace;
-                if let Some(label) = label {
-                    self.index.remove_label(target, namespace, hashes, label);
+                match label {
+                    Some(label) => self
+                        .index
+                        .remove_labelled_hashes(target, namespace, hashes, label),
+                    None => self.index.remove_hashes(target, namespace, hashes, *tier),
                 }
-                self.index.remove_hashes(target, namespace, hashes, *tier)
             }
             EnvelopeChange::Hashed(HashKeyedUpdate::Cleared { tier }) => {
                 let every_medium = event.stream.medium.is_none();
+                let namespace = &update.namespace;
                 for tier in self.tiers_to_clear(*tier, every_medium) {
-                    self.index.clear_stream(target, &update.namespace, tier);
+                    if every_medium {
+                        self.index.clear_stream(target, namespace, tier);
+                    } else {
+                        self.index.clear_medium(target, namespace, tier, label);
+                    }
                 }
                 UpdateOutcome {
                     applied: 1,
@@ -239,8 +250,9 @@ impl EnvelopeIndex {
             return;
         };
         if let Some(target) = self.targets.get(&rank) {
+            let label = key.medium.as_deref().filter(|_| key.has_unlisted_medium());
             for tier in self.tiers_to_clear(key.medium().tier(), false) {
-                self.index.clear_stream(*target, &namespace, tier);
+                self.index.clear_medium(*target, &namespace, tier, label);
             }
         }
     }

@@ -6,7 +6,9 @@ mod lookups;
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, IndexUpdate, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
+use kv_blocks::{
+    BlockSize, HashScheme, IndexUpdate, Moment, Namespace, SequenceHash, Target, Tier, WorkerId,
+};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -55,6 +57,7 @@ pub struct KvIndex {
     core: SharedIndex,
     state: IndexLock,
     labels: MediaLabels,
+    scheme: HashScheme,
     /// Makes the keys of namespaces unpredictable for clients, which choose salts.
     secret: u64,
 }
@@ -75,11 +78,12 @@ impl KvIndex {
             // A run itself takes so much memory that these fill up much later.
             BlockTable::new(sizes.segments_log2 - 2, [secret(0), secret(1)]),
         );
-        let secret = secret(2);
+        let (scheme, secret) = (settings.scheme, secret(2));
         Self {
             state: IndexLock::new(IndexState::new(settings, &core, secret)),
             core,
             labels: MediaLabels::default(),
+            scheme,
             secret,
         }
     }
@@ -110,6 +114,13 @@ impl KvIndex {
 
     /// Applies one update of a target's stream.
     pub fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
+        if self.labels.has_any(target) {
+            return self.apply_beside_labels(target, update);
+        }
+        self.apply_unlabelled(target, update)
+    }
+
+    fn apply_unlabelled(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
         match update {
             IndexUpdate::Stored(stored) => {
                 self.with(|state, core| state.store(core, target, stored))
@@ -146,14 +157,17 @@ impl KvIndex {
         hashes: &[SequenceHash],
         tier: Tier,
     ) -> UpdateOutcome {
-        let blocks = HashKeyedBlocks {
+        let sequence = HashKeyedBlocks {
             namespace: namespace.clone(),
             space: self.namespace_key(namespace).0,
             parent,
             hashes: hashes.to_vec(),
             tier,
         };
-        self.with(|state, core| state.store_hashes(core, target, blocks))
+        if tier == Tier::Disk && self.labels.has_any(target) {
+            return self.store_beside_labels(target, sequence);
+        }
+        self.with(|state, core| state.store_hashes(core, target, sequence))
     }
 
     /// Removes blocks named by their plain rolling hashes from one tier.
@@ -164,12 +178,14 @@ impl KvIndex {
         hashes: &[SequenceHash],
         tier: Tier,
     ) -> UpdateOutcome {
-        self.with(|state, core| {
-            state.remove_hashes(core, target, self.namespace_key(namespace).0, hashes, tier)
-        })
+        let space = self.namespace_key(namespace).0;
+        if tier == Tier::Disk && self.labels.has_any(target) {
+            return self.remove_from_medium(target, space, hashes, None);
+        }
+        self.with(|state, core| state.remove_hashes(core, target, space, hashes, tier))
     }
 
-    /// Clears one tier of one namespace of a target. Source: contract MC9.
+    /// Clears one tier of one namespace of a target, on all media.
     pub fn clear_stream(&self, target: Target, namespace: &Namespace, tier: Tier) {
         self.step_by_step(target, &ClearScope::Stream(tier, namespace.clone()));
         if tier == Tier::Disk {

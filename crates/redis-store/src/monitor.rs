@@ -24,7 +24,7 @@ const STABLE: Duration = Duration::from_secs(30);
 
 /// Runs for ever; its owner aborts it.
 pub(crate) async fn watch(shared: Arc<PoolShared>) {
-    let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(STABLE);
+    let mut backoff = backoff();
     let mut silent = false;
     loop {
         let mut lasted = Duration::ZERO;
@@ -44,8 +44,18 @@ pub(crate) async fn watch(shared: Arc<PoolShared>) {
                 }
             }
         }
-        sleep(jittered(backoff.after(lasted), JITTER, runtime::chance()).min(LONGEST)).await;
+        sleep(pause_after(&mut backoff, lasted, runtime::chance())).await;
     }
+}
+
+/// Returns the waits between the checks of a server that is down.
+fn backoff() -> Backoff {
+    Backoff::new(FIRST, LONGEST).reset_after(STABLE)
+}
+
+/// Returns the wait after a server that was up for `lasted`. `chance`: a random number from 0 to 1.
+fn pause_after(backoff: &mut Backoff, lasted: Duration, chance: f64) -> Duration {
+    jittered(backoff.after(lasted), JITTER, chance).min(LONGEST)
 }
 
 /// Checks the server over a connection of its own: pending commands may use up those of the pool.
@@ -113,5 +123,36 @@ fn unready(answers: &[Value]) -> RedisFault {
     match answers {
         [Value::ServerError(error)] => RedisFault::from(&error.clone().into()),
         _ => RedisFault::unusable("PONG"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("CK37")]
+    fn in_a_long_outage_the_server_is_checked_at_least_every_half_minute() {
+        // A check ends after the default times for a connection and two commands.
+        let longest_check = Duration::from_secs(3 + 1 + 1);
+        for chance in [0.0, 0.5, 1.0] {
+            let mut backoff = backoff();
+            let pauses: Vec<_> = (0..100)
+                .map(|_| pause_after(&mut backoff, Duration::ZERO, chance))
+                .collect();
+            assert!(pauses[0] < Duration::from_secs(1), "{pauses:?}");
+            for pause in &pauses {
+                assert!(
+                    *pause + longest_check <= Duration::from_secs(30),
+                    "{pause:?}"
+                );
+            }
+            assert_eq!(pauses[99], LONGEST, "and not without a pause");
+            // A server that was up for long is looked for soon again.
+            let again = pause_after(&mut backoff, STABLE, chance);
+            assert!(again < Duration::from_secs(1), "{again:?}");
+        }
     }
 }

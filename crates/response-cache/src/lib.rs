@@ -48,7 +48,7 @@ pub use coalesce::{
 };
 pub use eligibility::{
     BodyProperties, CacheReason, CacheRequest, Eligibility, RequestDigests, RequestedForm,
-    RoutingOverrides,
+    RoutingOverrides, is_cached,
 };
 pub use entry::{CacheEntry, CacheLookup, CacheResult};
 pub use fault::{CacheStartError, StoreFault};

@@ -78,7 +78,7 @@ kv_events:
 models:
   defaults:
     block_size: 16
-    tokenizer: auto  # the model was meta-llama/Llama-3.1-8B-Instruct: found on this machine, or asked of the engine
+    tokenizer: \"hub:meta-llama/Llama-3.1-8B-Instruct\"  # of the local model hub, else asked of the engine
 routing:
   decode_policy: kv_aware
   speculative: true
@@ -167,7 +167,10 @@ fn a_prefill_url_is_a_pair_with_a_bootstrap_port_or_null_or_a_bare_url() {
 #[contract("V2")]
 fn the_converted_settings_have_the_published_values() {
     let settings = settings(&without_pools(&converted(SEEDS[0])));
-    assert_eq!(settings.models.get("any").tokenizer, TokenizerSetting::Auto);
+    assert_eq!(
+        settings.models.get("any").tokenizer,
+        TokenizerSetting::Hub("meta-llama/Llama-3.1-8B-Instruct".to_owned())
+    );
     assert!(settings.routing.speculative);
     assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
     assert_eq!(
@@ -192,7 +195,7 @@ fn other_values_are_converted_and_missing_ones_become_the_source_routers_default
         "mode: {type: vllm_prefill_decode, prefill_urls: [], decode_urls: ['http://d:1']}\n";
     let defaults = converted(&format!("{pools}decode_policy: {{type: kv_aware}}\n"));
     assert_eq!(without_pools(&body(&defaults)), without_pools(&body(&converted(SEEDS[0]))).replace(
-        "    tokenizer: auto  # the model was meta-llama/Llama-3.1-8B-Instruct: found on this machine, or asked of the engine\n",
+        "    tokenizer: \"hub:meta-llama/Llama-3.1-8B-Instruct\"  # of the local model hub, else asked of the engine\n",
         ""
     ));
     let text = converted(&format!(

@@ -39,9 +39,10 @@ settings::section! {
     /// `models.defaults`, and one entry of `models.entries`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ModelEntry {
-        /// Directory with `tokenizer.json`, or: `auto`, the first of the local model hub, our own
-        /// engine's files on this machine and the engine's `/tokenize`; `engine`, its `/tokenize`;
-        /// `none`, prompts are compared as text.
+        /// Directory with `tokenizer.json`, or: `hub:ORG/NAME`, that model of the local model hub, else
+        /// as `auto`; `auto`, the first of the local model hub, our own engine's files on this machine
+        /// and the engine's `/tokenize`; `engine`, its `/tokenize`; `none`, prompts are compared as
+        /// text.
         tokenizer: TokenizerSetting = "auto", restart;
         /// Template file. `auto`: the template in the tokenizer's files.
         chat_template: ChatTemplateSetting = "auto", restart;
@@ -68,6 +69,9 @@ impl ModelsSection {
     }
 }
 
+/// Begins the id of a model of the local model hub.
+const HUB: &str = "hub:";
+
 /// `tokenizer` of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenizerSetting {
@@ -76,6 +80,8 @@ pub enum TokenizerSetting {
     Auto,
     /// A directory with `tokenizer.json`.
     Directory(PathBuf),
+    /// A model of the local model hub, by its id; as `Auto` if it is not there.
+    Hub(String),
     /// The engine's `/tokenize`.
     Engine,
     /// None: prompts are compared as text.
@@ -99,7 +105,10 @@ impl Setting for TokenizerSetting {
 
     fn read(value: &CheckedValue) -> Option<Self> {
         Some(match (value.text(), value.word()) {
-            (Some(path), _) => Self::Directory(path.into()),
+            (Some(text), _) => match text.strip_prefix(HUB) {
+                Some(id) => Self::Hub(id.to_owned()),
+                None => Self::Directory(text.into()),
+            },
             (None, Some("engine")) => Self::Engine,
             (None, Some("none")) => Self::None,
             (None, _) => Self::Auto,

@@ -82,9 +82,12 @@ fn health_checks_have_the_documented_defaults_and_keys() {
 }
 
 #[test]
-#[contract("CH9")]
+#[contract("CH9", "CH10")]
 fn requests_have_the_documented_defaults() {
     let settings = settings("");
+    assert_eq!(settings.retry.max_delay, Duration::from_secs(30));
+    assert!(settings.retry.exponential_backoff);
+    assert!(settings.retry.jitter);
     assert_eq!(settings.request.timeout, Duration::from_secs(300));
     assert_eq!(settings.request.max_retries, 3);
     let own_delay = sources::settings("request: {retry_delay: 1s}")
@@ -234,7 +237,7 @@ fn a_worker_inherits_unset_values_from_the_global_sections() {
 #[test]
 fn a_model_entry_inherits_unset_values_from_the_defaults() {
     let settings = settings(
-        "models:\n  defaults: {tokenizer: engine, chat_template: /t.jinja}\n  entries:\n    org/m-1.5: {tokenizer: /models/m}\n",
+        "models:\n  defaults: {tokenizer: engine, chat_template: /t.jinja}\n  entries:\n    org/m-1.5: {tokenizer: /models/m}\n    m: {tokenizer: \"hub:org/m\"}\n",
     );
     let model = settings.models.get("org/m-1.5");
     assert_eq!(
@@ -244,6 +247,10 @@ fn a_model_entry_inherits_unset_values_from_the_defaults() {
     assert_eq!(
         model.chat_template,
         ChatTemplateSetting::File("/t.jinja".into())
+    );
+    assert_eq!(
+        settings.models.get("m").tokenizer,
+        TokenizerSetting::Hub("org/m".into())
     );
     assert_eq!(
         settings.models.get("other").tokenizer,

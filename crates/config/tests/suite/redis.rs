@@ -18,7 +18,7 @@ fn redis(section: &str) -> RedisSection {
 }
 
 #[test]
-#[contract("CK33", "CK40")]
+#[contract("CK33", "CK37", "CK40")]
 fn the_shared_prefix_view_uses_the_redis_of_the_response_cache() {
     let usual = redis("url: \"redis://redis:6379\"");
     assert_eq!(
@@ -30,6 +30,7 @@ fn the_shared_prefix_view_uses_the_redis_of_the_response_cache() {
         (usual.connect_timeout, usual.command_timeout),
         (Duration::from_secs(3), Duration::from_secs(1))
     );
+    assert_eq!(usual.ping_interval, Duration::from_secs(30));
     let own =
         redis("url: \"redis://r\", pool_size: 16, connect_timeout_ms: 100, command_timeout_ms: 50");
     assert_eq!(own.pool_size.get(), 16);

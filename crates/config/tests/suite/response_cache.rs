@@ -161,7 +161,7 @@ fn a_tiered_cache_needs_an_object_store_and_both_halves_of_a_key() {
 
 #[test]
 #[contract("CK22")]
-fn a_changed_backend_takes_effect_at_the_next_start_and_all_else_at_once() {
+fn a_changed_backend_or_connection_takes_effect_at_the_next_start_and_all_else_at_once() {
     let old = settings("response_cache: {enabled: true, mac_key: one}\n");
     let new = settings(&format!(
         "response_cache: {{enabled: false, backend: tiered, ttl: 1m, capacity: 3, mac_key: two, l1: {{type: redis, max_value_size: 9}}, \

@@ -1,5 +1,6 @@
 //! Splitting of event streams, and the values read from events.
 
+use contract_id::contract;
 use dialect::{
     InBandError, MAX_EVENT_BYTES, SseEvent, SseSplitter, StreamChunk, Usage, finish_reason,
     in_band_error, is_done, usage_from_body, usage_from_chunk,
@@ -286,4 +287,23 @@ proptest! {
         let _ = StreamChunk::read(&data);
         let _ = is_done(&data);
     }
+}
+
+#[test]
+#[contract("CK47")]
+fn a_stream_without_a_line_end_takes_no_more_memory_than_the_largest_event() {
+    let piece = vec![b'x'; 1 << 16];
+    let taken = allocation_counter::measure(|| {
+        let mut splitter = SseSplitter::new();
+        for _ in 0..1024 {
+            splitter.push(&piece, |_| panic!("no event is complete"));
+        }
+        assert!(splitter.is_oversized());
+    });
+    // A buffer that grows by doubling is copied once.
+    assert!(
+        taken.bytes_max <= 2 << 20,
+        "64 MiB without a line end took {} bytes",
+        taken.bytes_max
+    );
 }

@@ -57,7 +57,8 @@ impl ArtefactStore {
             TokenizerSetting::None => return Arc::default(),
             TokenizerSetting::Engine => return Arc::new(ModelArtefacts::remote(None)),
             TokenizerSetting::Directory(dir) => Some(dir.clone()),
-            TokenizerSetting::Auto => self.local_directory(model).await,
+            TokenizerSetting::Hub(id) => self.hub_directory(Some(id), model).await,
+            TokenizerSetting::Auto => self.hub_directory(None, model).await,
         };
         if let (Some(known), Some(dir)) = (known, &directory)
             && known.prompt.is_some()
@@ -75,7 +76,10 @@ impl ArtefactStore {
                 None => return Arc::default(),
             },
         };
-        let engine_may_tokenize = settings.tokenizer == TokenizerSetting::Auto;
+        let engine_may_tokenize = matches!(
+            settings.tokenizer,
+            TokenizerSetting::Auto | TokenizerSetting::Hub(_)
+        );
         Arc::new(match self.load(files, settings).await {
             Ok(prompt) => ModelArtefacts::local(prompt, source),
             Err(error) if engine_may_tokenize && answers_tokenize(client, &model.id).await => {
@@ -139,16 +143,24 @@ impl ArtefactStore {
         self.loader.load(files?, template).await
     }
 
-    /// Returns the hub cache's snapshot of the model's `root` or id. A `root` that is a path means
-    /// a directory of the engine: files of this machine are used only where the configuration names
-    /// them.
-    async fn local_directory(&self, model: &ServedModel) -> Option<PathBuf> {
-        let root = model.root.clone();
-        let id = Arc::clone(&model.id);
+    /// Returns the hub cache's snapshot of the configured id, else of the model's `root` or id. A
+    /// `root` that is a path means a directory of the engine: files of this machine are used only
+    /// where the configuration names them.
+    async fn hub_directory(
+        &self,
+        configured: Option<&str>,
+        model: &ServedModel,
+    ) -> Option<PathBuf> {
+        let configured = configured.map(str::to_owned);
+        let (root, id) = (model.root.clone(), Arc::clone(&model.id));
         let hub = self.hub.0.clone()?;
         let look = move || {
-            root.as_deref()
-                .and_then(|root| find_in_hub(&hub, root))
+            let named = configured.as_deref().and_then(|id| find_in_hub(&hub, id));
+            if let (Some(configured), None) = (&configured, &named) {
+                warn!(model = %id, %configured, hub = %hub.display(), "the configured tokenizer is not in the model hub: looking as with `auto`");
+            }
+            named
+                .or_else(|| root.as_deref().and_then(|root| find_in_hub(&hub, root)))
                 .or_else(|| find_in_hub(&hub, &id))
         };
         runtime::spawn_blocking(look).await.ok().flatten()

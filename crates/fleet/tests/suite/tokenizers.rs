@@ -186,6 +186,33 @@ async fn the_hub_cache_is_searched_for_the_root_and_nothing_is_downloaded() {
 }
 
 #[tokio::test]
+#[contract("V2")]
+async fn a_configured_id_of_the_hub_overrides_the_root_and_is_no_error_if_it_is_missing() {
+    let hub = tempfile::tempdir().unwrap();
+    let dir = |name: &str| {
+        hub.path()
+            .join(format!("models--org--{name}/snapshots/abc"))
+    };
+    copy_to(&dir("tiny"));
+    copy_to(&dir("other"));
+    let engine = engine_with_root("org/other").await;
+    for (id, found) in [("org/tiny", "tiny"), ("org/missing", "other")] {
+        let mut parts = parts(vec![worker("w1", &engine.url())]);
+        parts.models = models(TokenizerSetting::Hub(id.to_owned()));
+        parts.hub_cache = HubCache(Some(hub.path().to_owned()));
+        let running = start(parts);
+        running.ready("w1").await;
+        let snapshot = running.fleet.snapshot();
+        assert_eq!(
+            snapshot.model("m").unwrap().artefacts.source,
+            TokenizerSource::Dir(dir(found)),
+            "{id}"
+        );
+        running.fleet.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn the_simulated_engine_serves_its_tokenizer_as_files() {
     let engine = FakeEngine::serving("m").await;
     serve_files(&engine);

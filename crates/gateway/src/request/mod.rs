@@ -149,7 +149,9 @@ async fn handle_route(
     let mut call = match accepted {
         Ok(call) => call,
         Err(error) => {
-            let response = refused(guard, &error);
+            let response = gateway
+                .reply_cache
+                .mark_refused(route.endpoint, refused(guard, &error));
             return reply::close_unless(
                 accept::drain_body(&mut body, expects_continue).await,
                 response,
@@ -162,7 +164,8 @@ async fn handle_route(
     let preprocessed = preprocessor.run(route, &mut call, guard.notes()).await;
     guard.trace_stage("preprocess", started);
     if let Err(error) = preprocessed {
-        return refused(guard, &error);
+        let response = refused(guard, &error);
+        return gateway.reply_cache.mark_refused(route.endpoint, response);
     }
     let rest = call.rest.clone();
     let response = call_handler(gateway, route, call, guard).await;

@@ -61,8 +61,15 @@ pub(super) async fn route(
             (receipt, Some(reservation))
         }
     };
+    let winner = receipt.decision().map(|decision| &decision.winner);
+    let overlap = winner.and_then(|winner| {
+        winner
+            .predicted_cached_tokens
+            .checked_div(winner.block_size)
+    });
     let answer = RouteReply {
         receipt: (&receipt).into(),
+        overlap_blocks: overlap.unwrap_or_default(),
         reservation,
     };
     Ok(reply::json(200, &answer, &call.request_id))

@@ -386,3 +386,76 @@ async fn ranks_of_envelopes_are_rows_of_their_own() {
             .await;
     }
 }
+
+/// A row without blocks on a device; `others`: tokens on media with unknown names.
+fn on_media(longest: u32, disk: u32, others: &[(&str, u32)]) -> Value {
+    let mut row = on_gpu(longest);
+    (row["GPU"], row["DISK"]) = (json!(0), json!(disk));
+    for (medium, tokens) in others {
+        row[*medium] = json!(tokens);
+    }
+    of_instance(&row)
+}
+
+#[tokio::test]
+#[contract("MC9", "MC4")]
+async fn a_cleared_or_removed_event_of_one_medium_leaves_the_blocks_of_others_of_its_tier() {
+    // Hashes of the standard, and a hasher of its own that is followed by its tokens.
+    for own in [false, true] {
+        let names: Vec<u64> = if own { (900..904).collect() } else { hashes() };
+        let indexer = IndexerFixture::open();
+        let publisher = follow(&indexer, &json!({})).await;
+        let request = request(&json!({}));
+        let store = |blocks: usize| {
+            stored(
+                names[..blocks].to_vec(),
+                Some(tokens()[..16 * blocks].to_vec()),
+            )
+        };
+        let remove = |from: usize| StandardChange::Removed {
+            seq_hashes: names[from..].to_vec(),
+            base_block_idx: None,
+        };
+        let (disk, weird, tape) = ("disk", "NVMe-weird", "tape");
+        let steps = [
+            (disk, 1, store(4), on_media(64, 64, &[])),
+            (weird, 1, store(4), on_media(64, 64, &[(weird, 64)])),
+            (
+                tape,
+                1,
+                store(2),
+                on_media(64, 64, &[(weird, 64), (tape, 32)]),
+            ),
+            (
+                disk,
+                2,
+                remove(3),
+                on_media(64, 48, &[(weird, 64), (tape, 32)]),
+            ),
+            (
+                tape,
+                2,
+                StandardChange::Cleared,
+                on_media(64, 48, &[(weird, 64)]),
+            ),
+            (weird, 2, StandardChange::Cleared, on_media(48, 48, &[])),
+            (weird, 3, store(4), on_media(64, 48, &[(weird, 64)])),
+            (
+                disk,
+                3,
+                StandardChange::Cleared,
+                on_media(64, 0, &[(weird, 64)]),
+            ),
+            (weird, 4, remove(1), on_media(16, 0, &[(weird, 16)])),
+            (weird, 5, StandardChange::Cleared, on_media(0, 0, &[])),
+        ];
+        for (medium, id, change, expected) in steps {
+            publisher.send_envelopes(&[event(id, key(Some(medium)), change)]);
+            indexer.until("/query", &request, &expected).await;
+        }
+        let service = indexer
+            .until_service("all events", |service| service["counts"]["events"] == 10)
+            .await;
+        assert_eq!(service["counts"]["ignored"], 0, "{service}");
+    }
+}

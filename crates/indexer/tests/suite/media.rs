@@ -71,3 +71,30 @@ async fn an_unknown_medium_has_a_row_of_its_own_and_is_counted() {
     expected["NVMe-weird"] = json!(4);
     fixture.until("/query", &request, &rows(expected)).await;
 }
+
+#[tokio::test]
+#[contract("MC4", "MC9")]
+async fn a_block_on_a_disk_and_on_an_unknown_medium_counts_in_both_and_leaves_them_one_by_one() {
+    let fixture = IndexerFixture::open();
+    let publisher = follow(&fixture).await;
+    let request = query(&PROMPT, &json!({}));
+    let rows = |longest: u32, disk: u32, weird: u32| {
+        let mut row = row(longest, 0, 0, disk);
+        row["NVMe-weird"] = json!(weird);
+        json!({"default": {"i": row}})
+    };
+    store(&publisher, &PROMPT, "DISK");
+    store(&publisher, &PROMPT, "NVMe-weird");
+    fixture.until("/query", &request, &rows(8, 8, 8)).await;
+    publisher.remove(1001, "disk");
+    fixture.until("/query", &request, &rows(8, 4, 8)).await;
+    publisher.remove(1001, "NVMe-weird");
+    fixture.until("/query", &request, &rows(4, 4, 4)).await;
+    // In the other order, and the disk is left last.
+    store(&publisher, &PROMPT, "NVMe-weird");
+    fixture.until("/query", &request, &rows(8, 4, 8)).await;
+    store(&publisher, &PROMPT, "ssd");
+    fixture.until("/query", &request, &rows(8, 8, 8)).await;
+    publisher.remove(1001, "NVMe-weird");
+    fixture.until("/query", &request, &rows(8, 8, 4)).await;
+}

@@ -92,6 +92,22 @@ impl KvIndex {
         overlaps(&self.core, query)
     }
 
+    /// Returns how many leading blocks of these tokens each target holds, in the order of targets;
+    /// targets without the first block are left out. Source: contract DY17.
+    pub fn find_matches(
+        &self,
+        namespace: &Namespace,
+        tokens: &[u32],
+        now: Moment,
+    ) -> Vec<(Target, u32)> {
+        let chain = self.scheme.chain(None, tokens, namespace.block_size);
+        let overlaps = self.lookup(namespace, &chain, now);
+        let matches = overlaps.iter();
+        matches
+            .map(|overlap| (overlap.target, overlap.blocks.total()))
+            .collect()
+    }
+
     /// Adds speculative entries for `chain` on `target` until `now + ttl`, because a request was
     /// just sent there whose events will confirm them. Blocks that the target is known to hold are
     /// left alone, unless the target is untrusted ([`KvIndex::trust`]).

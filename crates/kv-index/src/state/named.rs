@@ -1,6 +1,8 @@
 //! Stores blocks by their engine hashes in a further tier.
 
-use kv_blocks::{NamedBlocks, Target};
+use std::collections::HashSet;
+
+use kv_blocks::{NamedBlocks, Target, Tier};
 
 use super::{IndexState, budget::EvictionEffort, removing::stretch};
 use crate::{
@@ -94,6 +96,31 @@ impl IndexState {
                 (space, self.writer.hash(core, block_ref))
             })
             .collect()
+    }
+
+    /// Returns those of the blocks that a target has in a tier.
+    pub(crate) fn held_in(
+        &mut self,
+        core: &SharedIndex,
+        (target, tier): (Target, Tier),
+        blocks: &[(u64, u64)],
+    ) -> HashSet<(u64, u64)> {
+        let Some(slot) = self.targets.find(target) else {
+            return HashSet::new();
+        };
+        let mut held = HashSet::new();
+        for (space, hash) in blocks {
+            let Some(block_ref) = self.writer.find(core, *space, *hash) else {
+                continue;
+            };
+            self.writer.stretches(core, block_ref.run, slot, |span| {
+                if span.tier == tier_number(tier) && (span.start..span.end).contains(&block_ref.at)
+                {
+                    held.insert((*space, *hash));
+                }
+            });
+        }
+        held
     }
 
     fn store_in_tier(

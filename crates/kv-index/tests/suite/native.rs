@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use contract_id::contract;
-use kv_blocks::{Namespace, SequenceHash, StoredBlocks, Target, Tier, WorkerId};
+use kv_blocks::{
+    DpRank, IndexUpdate, Namespace, SequenceHash, StoredBlocks, Target, Tier, WorkerId,
+};
 use kv_index::{KvIndex, Matches, Overlap, TargetSlot};
 use proptest::{collection::vec, prelude::*};
 
@@ -298,4 +300,28 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+#[contract("DY17")]
+fn the_matches_of_a_requests_tokens_are_the_leading_blocks_of_each_rank() {
+    let index = index();
+    let rank = |rank: u32| Target {
+        rank: DpRank(rank),
+        ..target(0)
+    };
+    index.register(rank(1), Arc::from("m"));
+    put(&index, 0, store(0..4));
+    index.apply(rank(1), &IndexUpdate::Stored(store(0..2)));
+    put(&index, 1, store(0..6));
+    index.apply(target(1), &remove(&[2], Tier::Device));
+    put(&index, 2, store(8..9));
+    // Five blocks and a part of the sixth.
+    let mut prompt = tokens(0..6);
+    prompt.pop();
+    assert_eq!(
+        index.find_matches(&plain(), &prompt, NOW),
+        [(rank(0), 4), (rank(1), 2), (target(1), 1)]
+    );
+    assert_eq!(index.find_matches(&plain(), &prompt[1..], NOW), []);
 }

@@ -65,10 +65,7 @@ impl<'a> Eligibility<'a> {
         coalescing: &CacheSection,
         cache: &ResponseCacheSection,
     ) -> Self {
-        let has_cached_route = matches!(
-            request.dialect,
-            Dialect::Chat | Dialect::Completions | Dialect::Messages
-        );
+        let has_cached_route = is_cached(request.dialect);
         let directive = StoreDirective::read(request.headers);
         let coalesces = coalescing.enable_deduplication;
         let is_needed = if has_cached_route && cache.enabled {
@@ -111,6 +108,14 @@ impl<'a> Eligibility<'a> {
         let digests = body.digests.filter(|_| is_shared && !is_alone)?;
         Some((digests.key, digests.form, generation))
     }
+}
+
+/// Returns whether replies in this dialect are cached.
+pub fn is_cached(dialect: Dialect) -> bool {
+    matches!(
+        dialect,
+        Dialect::Chat | Dialect::Completions | Dialect::Messages
+    )
 }
 
 /// Returns whether a cached reply may answer a request of a cached route.
@@ -222,6 +227,8 @@ pub enum CacheReason {
     StoreFailed,
     /// The cache is off.
     Off,
+    /// The request was refused before the cache: it is not counted as one.
+    Refused,
 }
 
 impl CacheReason {
@@ -250,6 +257,7 @@ impl CacheReason {
             Self::Stream => "stream",
             Self::StoreFailed => "store_failed",
             Self::Off => "off",
+            Self::Refused => "refused",
         }
     }
 }

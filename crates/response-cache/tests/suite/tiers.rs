@@ -160,3 +160,17 @@ async fn a_first_tier_in_redis_gets_its_copies() {
         (far, 1.0)
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CH14", "CH24")]
+async fn a_first_tier_in_memory_has_its_own_bound_and_the_second_keeps_all() {
+    let server = S3Server::start();
+    let cache = cache(&server, "capacity: 2, memory_budget: 1MiB");
+    for number in 0..40 {
+        cache.insert(key(number), &[number; 100_000]);
+    }
+    until("all to be written", async || server.names().len() == 40).await;
+    let stats = cache.stats().await;
+    assert_eq!(stats.entries, 10, "{stats:?}");
+    assert!(stats.size_bytes <= 1 << 20, "{stats:?}");
+}

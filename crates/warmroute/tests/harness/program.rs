@@ -1,13 +1,15 @@
 //! The program under test, as a child process.
 
 use std::{
+    fs::File,
     io::Read,
-    process::{Child, ChildStderr, Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     thread::JoinHandle,
     time::Duration,
 };
 
+use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 use test_programs::{ReservedPort, limit};
@@ -66,11 +68,31 @@ impl Program {
             .arg("--print-ready")
             .spawn()
             .expect("the program starts");
-        let stderr = Arc::new(Mutex::new(String::new()));
-        let reader = collect(
-            child.stderr.take().expect("stderr is piped"),
-            Arc::clone(&stderr),
-        );
+        let stderr = child.stderr.take().expect("stderr is piped");
+        Self::once_ready(child, stderr, args)
+    }
+
+    /// The same with a terminal as its stderr.
+    pub fn start_on_terminal(args: &[&str]) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        unlockpt(&ours).expect("it can be unlocked");
+        let name = ptsname(&ours, Vec::new()).expect("its other side has a name");
+        let theirs = File::options()
+            .read(true)
+            .write(true)
+            .open(name.to_str().expect("the name is text"))
+            .expect("its other side can be opened");
+        let child = command(args)
+            .arg("--print-ready")
+            .stderr(theirs)
+            .spawn()
+            .expect("the program starts");
+        Self::once_ready(child, File::from(ours), args)
+    }
+
+    fn once_ready(mut child: Child, stderr: impl Read + Send + 'static, args: &[&str]) -> Self {
+        let written = Arc::new(Mutex::new(String::new()));
+        let reader = collect(stderr, Arc::clone(&written));
         let line = limit::first_line(child.stdout.take().expect("stdout is piped"), START);
         let Some(ready) = line.and_then(|line| serde_json::from_str(&line).ok()) else {
             let _ = child.kill();
@@ -78,13 +100,13 @@ impl Program {
             let _ = reader.join();
             panic!(
                 "no ready line from {args:?} within {START:?}, stderr: {}",
-                stderr.lock().unwrap()
+                written.lock().unwrap()
             );
         };
         Self {
             child,
             ready,
-            stderr,
+            stderr: written,
             reader: Some(reader),
             file: None,
             port: None,
@@ -245,7 +267,7 @@ impl Drop for Program {
     }
 }
 
-fn collect(mut stderr: ChildStderr, into: Arc<Mutex<String>>) -> JoinHandle<()> {
+fn collect(mut stderr: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut chunk = [0u8; 4096];
         while let Ok(n) = stderr.read(&mut chunk) {

@@ -227,10 +227,9 @@ fn a_hanging_controller_is_given_up_after_two_seconds_and_delays_no_request() {
         (given_up() >= 1.0).then_some(())
     });
     let took = query.at.elapsed();
-    assert!(
-        took >= Duration::from_millis(1900),
-        "given up after {took:?}"
-    );
+    // The upper bound is for a busy machine; it is below that of any other limit.
+    let expected = Duration::from_millis(1900)..Duration::from_secs(10);
+    assert!(expected.contains(&took), "given up after {took:?}");
 }
 
 #[test]

@@ -146,3 +146,31 @@ fn a_key_of_another_program_finds_a_prompt_also_behind_the_line_that_agents_chan
     send(format!("{prompt} And kind."));
     assert_eq!((decided("kv_aware"), decided("fallback")), (3.0, 1.0));
 }
+
+#[test]
+#[contract("CK2")]
+fn only_the_first_bytes_of_a_prompt_up_to_the_configured_length_are_in_its_key() {
+    let config = "prefix_routing: {enabled: true, max_prefix_length: 64}\n";
+    let routed = RoutedFleet::with(&[&[]], config, &[]);
+    let keys = || {
+        routed
+            .router
+            .metric("continuum_prefix_routing_prefix_cardinality", "")
+    };
+    let send = |system: String| {
+        let messages = json!([
+            {"role": "system", "content": system}, {"role": "user", "content": "hello"}
+        ]);
+        owner(
+            &routed,
+            "/v1/chat/completions",
+            &json!({"messages": messages}),
+        );
+    };
+    let equal = "x".repeat(64);
+    send(format!("{equal} You are terse."));
+    send(format!("{equal} You are verbose."));
+    assert_eq!(keys(), 1.0, "the 64 bytes are equal");
+    send(format!("{}y You are terse.", "x".repeat(63)));
+    assert_eq!(keys(), 2.0, "the last of the 64 bytes differs");
+}

@@ -124,6 +124,11 @@ fn a_dry_run_names_the_target_of_the_request_and_leaves_no_trace() {
         );
         let real = routed.receipt(&turn);
         assert_eq!(dry["winner"], real["winner"], "{policy}");
+        assert_eq!(
+            dry["overlap_blocks"],
+            turn.predicted / 16,
+            "{policy}: the request's prediction, in blocks of 16 tokens"
+        );
         assert_eq!(stable_parts(&dry), stable_parts(&real), "{policy}");
         assert_eq!(dry["prompt"]["tokens"], real["prompt"]["tokens"]);
         assert_eq!(dry["policy"], real["policy"]);
@@ -131,6 +136,7 @@ fn a_dry_run_names_the_target_of_the_request_and_leaves_no_trace() {
 }
 
 #[test]
+#[contract("DY28")]
 fn a_dry_run_answers_with_a_receipt() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let prompts = [
@@ -168,6 +174,15 @@ fn a_dry_run_answers_with_a_receipt() {
         &json!({"model": "sim", "token_ids": (0..100).collect::<Vec<u32>>()}),
     );
     assert_eq!(ids["prompt"]["tokens"], 100);
+    assert_eq!(ids["overlap_blocks"], 0, "no worker has it");
+    // Of the 100 tokens six blocks of 16 are cached after a request.
+    let prompt: Vec<u32> = (0..100).collect();
+    routed.completion(json!({"prompt": prompt}), &[]);
+    let ids = route(
+        &routed.router,
+        &json!({"model": "sim", "token_ids": prompt}),
+    );
+    assert_eq!(ids["overlap_blocks"], 6);
 }
 
 #[test]

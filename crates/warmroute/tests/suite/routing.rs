@@ -535,11 +535,15 @@ fn a_decision_sends_no_query_to_any_service() {
             .iter()
             .sum::<f64>()
     };
-    let times: Vec<f64> = router.receipts().iter().map(microseconds).collect();
+    let mut times: Vec<f64> = router.receipts().iter().map(microseconds).collect();
     assert!(
         times.len() > 400 && times.iter().all(|time| *time > 0.0),
         "{times:?}"
     );
+    times.sort_unstable_by(f64::total_cmp);
+    // A loose bound: this is a debug build, on a machine that may be busy.
+    let median = times[times.len() / 2];
+    assert!(median < 10_000.0, "{median} us");
 }
 
 #[test]

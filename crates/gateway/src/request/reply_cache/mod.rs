@@ -31,9 +31,25 @@ use super::{
     accept::AcceptedRequest, overrides::HeaderOverrides, record::RequestGuard, reply,
     reply_body::ReplyBody,
 };
-use crate::{memory::MemoryStage, routes::ErrorShape};
+use crate::{
+    memory::MemoryStage,
+    routes::{ErrorShape, RouteHandler},
+};
 
 impl ReplyCache {
+    /// Adds the cache headers to the refusal of a request that did not get here.
+    pub(super) fn mark_refused(
+        &self,
+        endpoint: RouteHandler,
+        mut response: Response<ReplyBody>,
+    ) -> Response<ReplyBody> {
+        if matches!(endpoint, RouteHandler::Generate(dialect) if response_cache::is_cached(dialect))
+        {
+            add_cache_headers(CacheReason::Refused, response.headers_mut(), &self.compat);
+        }
+        response
+    }
+
     /// Answers a generation from the cache, or sends it with `send` once for all equal requests.
     pub(super) async fn answer<S, F>(
         &self,

@@ -7,10 +7,10 @@ use serde_json::json;
 use super::RoutedEngine;
 use crate::harness::{
     Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chunked,
-    json_reply,
+    json_reply, stream_reply,
 };
 
-const ROUTES: [&str; 4] = [
+pub(super) const ROUTES: [&str; 4] = [
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
     "/v1/images/edits",
@@ -105,6 +105,29 @@ fn a_form_and_its_reply_cross_every_route_byte_for_byte() {
                 let streamed = (size > MIB).then_some(true);
                 assert_eq!(receipt["body_streamed"].as_bool(), streamed, "{receipt}");
             }
+        }
+    }
+    pair.wait_until_idle();
+}
+
+#[test]
+#[contract("V36", "I12")]
+fn the_stream_that_answers_a_form_crosses_every_route_byte_for_byte() {
+    let pair = RoutedEngine::start();
+    let pieces: [&[u8]; 3] = [
+        b": hello\n\ndata: {\"type\": \"transcript.text.delta\", \"n\": 1e2}\n\n",
+        b"event: x\r\ndata: [1]\r\n\r\n",
+        b"data: [DONE]\n\n",
+    ];
+    pair.engine
+        .script(ScriptedReply::whole(stream_reply(&pieces)));
+    for path in ROUTES {
+        for size in [1000, 3 * MIB] {
+            let reply = post(&pair.router, path, &form("m", ModelAt::Start, size));
+            assert_eq!((reply.status, reply.clean), (200, true), "{path}");
+            let kind = reply.header("content-type").unwrap_or_default();
+            assert!(kind.starts_with("text/event-stream"), "{kind}");
+            assert_eq!(reply.body, pieces.concat(), "{path} {size}");
         }
     }
     pair.wait_until_idle();

@@ -1,8 +1,11 @@
 //! The bytes that every route forwards, as a plain reply and as a stream.
 
-use contract_id::contract;
+use std::collections::BTreeSet;
 
-use super::RoutedEngine;
+use contract_id::contract;
+use gateway::RouteHandler;
+
+use super::{RoutedEngine, forms};
 use crate::harness::{ScriptedReply, json_reply, stream_reply};
 
 /// Bodies as clients write them: odd spacing, unknown members and unusual number formats.
@@ -75,6 +78,29 @@ const ROUTES: [(&str, &str); 16] = [
 
 /// Routes of engines' own APIs, where a request needs no model.
 const WITHOUT_MODEL: [&str; 2] = ["/inference/v1/generate", "/generate"];
+
+#[test]
+#[contract("V36")]
+fn every_route_to_a_worker_has_golden_tests() {
+    // Messages have theirs in `messages_native`, forms in `forms`.
+    let golden: BTreeSet<&str> = ROUTES
+        .iter()
+        .map(|(path, _)| *path)
+        .chain(forms::ROUTES)
+        .chain(["/v1/messages", "/anthropic/v1/messages"])
+        .collect();
+    let routes: BTreeSet<&str> = gateway::ROUTES
+        .iter()
+        .filter(|route| {
+            matches!(
+                route.endpoint,
+                RouteHandler::Generate(_) | RouteHandler::GenerateAnew(_) | RouteHandler::Form
+            )
+        })
+        .map(|route| route.path)
+        .collect();
+    assert_eq!(golden, routes);
+}
 
 #[test]
 #[contract("V36", "I12")]

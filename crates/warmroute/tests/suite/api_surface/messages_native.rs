@@ -66,17 +66,21 @@ fn the_events_of_a_message_cross_byte_for_byte() {
     ];
     pair.engine
         .script(ScriptedReply::whole(stream_reply(&pieces)));
-    let (_, reply) = pair.carried(
-        "/v1/messages",
-        &BODY.replace("\"x\":1e2", "\"stream\":true"),
-    );
-    assert_eq!((reply.clean, &reply.body), (true, &pieces.concat()));
-    let outcome = pair.receipt(&reply)["outcome"].clone();
-    assert_eq!(
-        (&outcome["prompt_tokens"], &outcome["completion_tokens"]),
-        (&json!(7), &json!(5))
-    );
-    assert_eq!(outcome["finish_reason"], "end_turn");
+    for path in ["/v1/messages", "/anthropic/v1/messages"] {
+        let (_, reply) = pair.carried(path, &BODY.replace("\"x\":1e2", "\"stream\":true"));
+        assert_eq!(
+            (reply.clean, &reply.body),
+            (true, &pieces.concat()),
+            "{path}"
+        );
+        let outcome = pair.receipt(&reply)["outcome"].clone();
+        assert_eq!(
+            (&outcome["prompt_tokens"], &outcome["completion_tokens"]),
+            (&json!(7), &json!(5)),
+            "{path}"
+        );
+        assert_eq!(outcome["finish_reason"], "end_turn", "{path}");
+    }
 }
 
 #[test]

@@ -161,3 +161,24 @@ fn a_stream_whose_client_left_is_not_cached() {
         "MISS not_found"
     );
 }
+
+#[test]
+#[contract("CH16", "F6")]
+fn a_stream_that_timed_out_is_not_cached() {
+    let stall = ScriptedReply::Stall([stream_head(), chunk(&chat_chunk("yes", "null"))].concat());
+    let config = "response_cache: {enabled: true}\nrequest: {stream_idle_timeout: 300ms}\n";
+    let cached = CachedRouter::with(config, stall);
+    let body = with(chat_body("why?"), "stream", json!(true));
+    for count in 1..=2 {
+        let reply = cached.send(&body);
+        assert_eq!(cache_headers(&reply), "MISS not_found");
+        assert!(
+            !reply.clean && reply.text().contains("stream_idle_timeout"),
+            "{}",
+            reply.text()
+        );
+        assert_eq!(cached.engine.requests(), count);
+    }
+    cached.router.wait_until_idle();
+    assert_eq!(cached.stats()["entries"], 0);
+}

@@ -6,7 +6,7 @@ use contract_id::contract;
 use serde_json::json;
 use test_programs::ReservedPort;
 
-use super::{CachedRouter, chat_body};
+use super::{CachedRouter, chat_body, fine};
 use crate::{
     harness::{RawClient, RouterQueries as _, eventually},
     redis_server::RedisServer,
@@ -91,4 +91,62 @@ fn a_connection_to_redis_may_take_as_long_as_configured() {
         .router
         .metric("continuum_cache_redis_errors_total", "type=");
     assert_eq!(errors, 0.0, "the first attempt succeeded");
+}
+
+#[test]
+#[contract("CK39")]
+fn the_cache_and_the_shared_prefix_view_use_the_connections_of_one_pool() {
+    test_programs::require!(RedisServer);
+    let redis = RedisServer::start();
+    let config = format!(
+        "prefix_routing: {{enabled: true}}\nkv_cache_index: {{enabled: true, backend: redis}}\n\
+         response_cache: {{enabled: true, backend: redis, lookup_budget: 10s, \
+         redis: {{url: \"{}\", pool_size: 1, command_timeout_ms: 10000}}}}\n",
+        redis.url()
+    );
+    let cached = CachedRouter::with(&config, fine());
+    eventually("Redis to be in use", || {
+        (cached.router.metric("continuum_cache_fallback_active", "") == 0.0).then_some(())
+    });
+    // Redis answers none of these until all of them wait, so that both users need a connection.
+    redis.pause();
+    let clients: Vec<_> = (0..12)
+        .map(|client| {
+            let address = cached.router.data();
+            std::thread::spawn(move || {
+                for turn in 0..5 {
+                    let body = chat_body(&format!("{client} asks {turn}")).to_string();
+                    let path = "/v1/chat/completions";
+                    assert_eq!(RawClient::post(&address, path, body.as_bytes()).status, 200);
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    redis.resume();
+    let mut most = 0;
+    while clients.iter().any(|client| !client.is_finished()) {
+        most = most.max(connections(&redis));
+    }
+    for client in clients {
+        client.join().expect("no request failed");
+    }
+    most = most.max(connections(&redis));
+    for (user, command) in [("the cache", "get"), ("the view", "zrevrange")] {
+        assert!(redis.calls(command) > 0, "{user} asked Redis");
+    }
+    assert_eq!(most, 1, "connections of both");
+}
+
+/// The connections of the router: all but the one that asks.
+fn connections(redis: &RedisServer) -> usize {
+    let clients = redis.ask(&["INFO", "clients"]).remove(0);
+    let count = clients
+        .lines()
+        .find_map(|line| line.strip_prefix("connected_clients:"));
+    let count: usize = count
+        .expect("Redis counts its clients")
+        .parse()
+        .expect("a number");
+    count - 1
 }

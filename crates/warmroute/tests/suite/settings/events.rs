@@ -98,7 +98,7 @@ fn an_engine_started_with_the_flag_of_vllm_is_followed() {
 }
 
 #[test]
-#[contract("V5", "V8", "V10")]
+#[contract("V5", "V8", "V10", "D1", "D3")]
 fn with_fnv_1a_the_cached_prefix_is_found_as_with_xxh3() {
     let config = "kv_events: {block_hash: fnv1a}\n";
     let routed = RoutedFleet::with(&[&[], &[]], config, &["--policy", "kv-aware"]);

@@ -8,12 +8,16 @@ const WORKER: &str = "workers: [\"http://127.0.0.1:1\"]\n";
 
 /// A router with this section, once it has logged that it listens, if it does.
 fn router(logging: &str) -> Program {
+    started(logging, Program::start)
+}
+
+fn started(logging: &str, start: impl Fn(&[&str]) -> Program) -> Program {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), format!("{WORKER}logging: {{{logging}}}\n"))
         .expect("it can be written");
     let path = file.path().to_str().expect("its name is text");
     // Omits the flag of other tests: the file alone decides.
-    Program::start(&[
+    start(&[
         "serve",
         "--listen",
         "127.0.0.1:0",
@@ -76,4 +80,23 @@ fn lines_below_the_level_are_left_out() {
         "{}",
         flag.stderr
     );
+}
+
+#[test]
+#[contract("CH29")]
+fn on_a_terminal_a_line_is_text_unless_json_is_configured() {
+    let on_terminal = |logging: &str| listening(&started(logging, Program::start_on_terminal));
+    for logging in ["", "format: auto", "format: pretty"] {
+        let line = on_terminal(logging);
+        assert!(
+            line.contains("INFO") && !line.contains('{') && !line.contains('\u{1b}'),
+            "{logging}: {line}"
+        );
+    }
+    let line = on_terminal("enable_colors: true");
+    assert!(line.contains("\u{1b}["), "{line}");
+    let line = on_terminal("format: json");
+    let read: serde_json::Value =
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+    assert_eq!(read["level"], "INFO", "{line}");
 }

@@ -182,3 +182,15 @@ fn of_more_lists_than_are_kept_a_refresh_asks_for_the_oldest_again() {
         assert_eq!(list(&router), 1, "no model is left out");
     }
 }
+
+#[test]
+#[contract("CH12")]
+fn the_list_is_renewed_in_the_background_before_it_expires() {
+    let config = "model_aggregation: {cache_ttl: 1h, soft_ttl_ratio: 0, background_refresh: {check_interval: 50ms}}\n";
+    let (router, _engines) = fleet(config);
+    let before = rounds(&router);
+    eventually("rounds without a client within the hour", || {
+        (rounds(&router) >= before + 3.0).then_some(())
+    });
+    assert_eq!(list(&router), 1);
+}

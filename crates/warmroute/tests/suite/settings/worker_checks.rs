@@ -6,8 +6,8 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::harness::{
-    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, chat, eventually,
-    json_reply,
+    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, Stopwatch, chat,
+    eventually, json_reply,
 };
 
 /// A router before these engines, named `a`, `b`, ..., each with more keys of its entry.
@@ -215,4 +215,38 @@ fn after_a_404_the_configured_paths_are_tried_in_their_order() {
         paths,
         ["/first", "/second", "/third"].map(|path| format!("GET {path} HTTP/1.1"))
     );
+}
+
+#[test]
+#[contract("CH3", "CH4", "CH5")]
+fn by_default_a_worker_that_loads_is_checked_every_second_and_not_every_thirty() {
+    let engine = engine();
+    engine.answer("/up", "503 Service Unavailable", "");
+    let router = router(&[(&engine, "health_check: {endpoint: /up}")], "");
+    until(&router, "a", "warming_up");
+    let checks: Vec<_> = (0..4).map(|_| engine.next_request().arrived).collect();
+    // Bounds for a busy machine.
+    let most = Duration::from_secs(5);
+    for pair in checks.windows(2) {
+        let pause = pair[0].until(pair[1]);
+        assert!(pause < most, "{pause:?}");
+    }
+    engine.answer("/up", "200 OK", "");
+    let watch = Stopwatch::start();
+    until(&router, "a", "ready");
+    assert!(watch.elapsed() < most, "{:?}", watch.elapsed());
+}
+
+#[test]
+#[contract("CH1", "CH3")]
+fn a_worker_that_loads_waits_for_its_own_interval() {
+    let engine = engine();
+    engine.answer("/up", "503 Service Unavailable", "");
+    let config = "health_checks: {interval: 100ms, warmup_check_interval: 10m}\n\
+                  model_aggregation: {background_refresh: {enabled: false}}\n";
+    let router = router(&[(&engine, "health_check: {endpoint: /up}")], config);
+    until(&router, "a", "warming_up");
+    engine.answer("/up", "200 OK", "");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(state(&router, "a"), "warming_up");
 }
