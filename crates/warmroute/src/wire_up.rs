@@ -15,7 +15,8 @@ use config::Settings;
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, OnVerdict};
 use gateway::{
-    CurrentGateway, DecisionCounters, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey, ProbeListener,
+    CurrentGateway, DecisionCounters, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey,
+    ProbeListener,
 };
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
