@@ -131,8 +131,16 @@ fn a_request_counts_as_placed_by_prefix_from_its_start_to_its_end() {
         client.send("POST", "/v1/completions", &[], body.as_bytes());
         client
     };
-    // One by its text, one by the fallback, and one that names its worker.
-    let (by_text, by_ids) = (start(json!("hello")), start(json!([1, 2, 3])));
+    let running = |count: f64| {
+        eventually("the requests to run", || {
+            (routed.router.metric("warmroute_leases", "") == count).then_some(())
+        });
+    };
+    // One by its text, alone, so that its worker is not at its limit; then one by the fallback, and
+    // one that names its worker.
+    let by_text = start(json!("hello"));
+    running(1.0);
+    let by_ids = start(json!([1, 2, 3]));
     let mut pinned = RawClient::connect(&routed.router.data());
     let headers = [("x-warmroute-worker", "a")];
     pinned.send(
@@ -141,9 +149,7 @@ fn a_request_counts_as_placed_by_prefix_from_its_start_to_its_end() {
         &headers,
         body(json!("x")).to_string().as_bytes(),
     );
-    eventually("the three to run", || {
-        (routed.router.metric("warmroute_leases", "") == 3.0).then_some(())
-    });
+    running(3.0);
     assert_eq!(placed_by_prefix(&routed.router), 2.0);
     let stats = RawClient::get(&routed.router.admin(), "/admin/prefix-routing/stats").json();
     let placed: u64 = stats["backend_distribution"]
