@@ -227,7 +227,7 @@ fn media_have_many_names_and_an_unknown_one_is_never_the_device() {
 }
 
 #[test]
-#[contract("F63")]
+#[contract("F63", "D2")]
 fn events_of_no_use_to_the_index_are_ignored_with_a_reason() {
     for (file, reason) in [
         (
