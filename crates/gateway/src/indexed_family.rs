@@ -48,10 +48,9 @@ impl<L: Clone + Eq + Hash, M: Clone, C: MetricConstructor<M>> IndexedFamily<L, M
         self.series.write().insert(labels.clone(), series);
     }
 
-    /// Starts the series of these labels and returns it.
-    pub(crate) fn begin(&self, labels: &L) -> M {
+    /// Starts the series of these labels.
+    pub(crate) fn begin(&self, labels: &L) {
         self.with(labels, |_| {});
-        self.family.get_or_create_owned(labels)
     }
 }
 
@@ -83,11 +82,12 @@ mod tests {
         let mut registry = Registry::default();
         let family = IndexedFamily::<[(&str, &str); 1], Counter>::default();
         registry.register("things", "Things", family.clone());
-        family.begin(&[("kind", "a")]).inc();
-        family.with(&[("kind", "a")], |series| {
-            series.inc_by(2);
-        });
-        family.with(&[("kind", "b")], |_| {});
+        for _ in 0..3 {
+            family.with(&[("kind", "a")], |series| {
+                series.inc();
+            });
+        }
+        family.begin(&[("kind", "b")]);
         let mut page = String::new();
         encode(&mut page, &registry).unwrap();
         assert!(page.contains("things_total{kind=\"a\"} 3\n"), "{page}");

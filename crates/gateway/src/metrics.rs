@@ -345,12 +345,12 @@ impl RequestFamilies {
     fn start_at_zero(&self) {
         let codes = ErrorCode::ALL.into_iter().filter(|code| code.sheds_load());
         for reason in codes.map(ErrorCode::as_str).chain([BUFFERED_BYTES, MEMORY]) {
-            drop(self.shed.begin(&[("reason", reason)]));
+            self.shed.begin(&[("reason", reason)]);
         }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {
                 let labels = [("route", route.path), ("outcome", outcome.as_str())];
-                drop(self.outcomes.begin(&labels));
+                self.outcomes.begin(&labels);
             }
         }
     }
@@ -360,7 +360,7 @@ impl DecisionFamilies {
     fn start_at_zero(&self) {
         let skips = PrefillSkip::ALL.map(PrefillSkip::as_str);
         for result in skips.into_iter().chain([PREFILLED, UNFINISHED]) {
-            drop(self.prefill.begin(&[("result", result)]));
+            self.prefill.begin(&[("result", result)]);
         }
         for source in [
             PromptSource::Tokens,
@@ -370,7 +370,7 @@ impl DecisionFamilies {
             PromptSource::None,
         ] {
             let labels = [("source", source.as_str())];
-            drop(self.prompt_source.begin(&labels));
+            self.prompt_source.begin(&labels);
         }
     }
 }
@@ -405,7 +405,7 @@ impl WorkerFamilies {
             (AttemptClass::C3.as_str(), MidStream),
         ] {
             let labels = [("class", class), ("result", result.as_str())];
-            drop(self.attempts.begin(&labels));
+            self.attempts.begin(&labels);
         }
     }
 }

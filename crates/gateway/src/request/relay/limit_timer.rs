@@ -38,9 +38,10 @@ impl LimitTimer {
     ) -> Poll<()> {
         if limit >= self.fires && self.sleep.as_mut().poll(cx).is_pending() {
             // A task that has run for long is not told that its timer has fired.
-            return match clock.now() >= limit {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
+            return if clock.now() >= limit {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
             };
         }
         loop {
