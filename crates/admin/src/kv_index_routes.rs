@@ -194,6 +194,7 @@ mod tests {
                 tokens: (0..blocks).collect(),
                 block_size: BlockSize::new(1).unwrap(),
                 lora: None,
+                media: Vec::new(),
                 salt: salt.map(Arc::from),
                 tier: Tier::Device,
             }),

@@ -68,6 +68,7 @@ pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
 pub use turns::{ChatMessages, Turn};
 pub use view::{
-    Dialect, Fidelity, KvFields, PromptPart, Rendering, RequestView, SessionFields, ViewError, view,
+    Dialect, Fidelity, KvFields, MediaPlaceholder, PromptPart, Rendering, RequestView,
+    SessionFields, ViewError, view,
 };
 pub use volatile_prefix::{steady_turn, without_volatile_prefix};

@@ -26,7 +26,10 @@ impl<'a> Anchor<'a> {
         match &view.prompt {
             PromptPart::Messages(messages) => Self::of_messages(messages.raw()),
             PromptPart::Text(text) => not_empty(text.clone()).map(Self::Message),
-            PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => None,
+            PromptPart::TokenIds(_)
+            | PromptPart::TokenIdsWithMedia { .. }
+            | PromptPart::Batch { .. }
+            | PromptPart::None => None,
         }
     }
 

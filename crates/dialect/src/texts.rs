@@ -38,7 +38,10 @@ pub fn opening(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
                 }
             }
         }
-        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => {}
+        PromptPart::TokenIds(_)
+        | PromptPart::TokenIdsWithMedia { .. }
+        | PromptPart::Batch { .. }
+        | PromptPart::None => {}
     }
     (!text.is_empty()).then_some(text)
 }
@@ -66,7 +69,10 @@ pub fn last_said(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
                 .member("content")
                 .and_then(content_text)?
         }
-        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => return None,
+        PromptPart::TokenIds(_)
+        | PromptPart::TokenIdsWithMedia { .. }
+        | PromptPart::Batch { .. }
+        | PromptPart::None => return None,
     };
     let cut = text
         .char_indices()

@@ -8,6 +8,7 @@
 mod body_fields;
 mod error;
 mod key;
+mod media;
 mod sampling;
 
 use std::borrow::Cow;
@@ -173,6 +174,13 @@ pub enum PromptPart<'a> {
     Text(Cow<'a, str>),
     /// One prompt of token ids.
     TokenIds(Vec<u32>),
+    /// One prompt of token ids, some of which are placeholders.
+    TokenIdsWithMedia {
+        /// All token ids.
+        ids: Vec<u32>,
+        /// What the placeholders stand for.
+        media: Vec<MediaPlaceholder<'a>>,
+    },
     /// Several prompts in one request, with their total length.
     Batch {
         /// Bytes of JSON in the text prompts.
@@ -183,6 +191,17 @@ pub enum PromptPart<'a> {
     /// No prompt, or one of an unknown form.
     #[default]
     None,
+}
+
+/// An image, audio or video in a prompt of token ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MediaPlaceholder<'a> {
+    /// The hash of its content.
+    pub identifier: Cow<'a, str>,
+    /// The position of its first token.
+    pub offset: u32,
+    /// The number of its tokens.
+    pub length: u32,
 }
 
 /// Reads `body`, which must be one JSON object in UTF-8 without a byte order mark.

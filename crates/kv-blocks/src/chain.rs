@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    BlockHash, BlockSize, PromptIdentity, SequenceHash,
+    BlockHash, BlockSize, MediaHash, PromptIdentity, PromptMedia, SequenceHash,
     chain_head::{self, ChainHead},
 };
 
@@ -78,6 +78,20 @@ impl HashScheme {
         }
     }
 
+    /// Like [`Self::extend`], for a block with multimodal items: their hash counts as two more
+    /// tokens, which no block of the same size has.
+    pub fn extend_with(
+        self,
+        parent: Option<SequenceHash>,
+        tokens: &[u32],
+        media: Option<MediaHash>,
+    ) -> SequenceHash {
+        match media {
+            None => self.extend(parent, tokens),
+            Some(media) => self.extend(parent, &[tokens, &media.words()].concat()),
+        }
+    }
+
     /// Returns the sequence hashes of the whole blocks of `tokens`, first block first; a trailing
     /// partial block has none.
     ///
@@ -132,6 +146,8 @@ pub struct PromptBlocks {
 #[derive(Debug)]
 enum PromptContent {
     Tokens(HashScheme, Arc<[u32]>),
+    /// Tokens of which some are placeholders.
+    TokensWithMedia(HashScheme, Arc<[u32]>, PromptMedia),
     Text(Vec<u8>),
 }
 
@@ -142,9 +158,30 @@ impl PromptContent {
     fn chain(&self, size: BlockSize) -> Vec<SequenceHash> {
         match self {
             Self::Tokens(scheme, tokens) => scheme.chain(None, tokens, size),
+            Self::TokensWithMedia(scheme, tokens, media) => {
+                chain_with_media(*scheme, tokens, size, media)
+            }
             Self::Text(text) => text_chain(text, size),
         }
     }
+}
+
+fn chain_with_media(
+    scheme: HashScheme,
+    tokens: &[u32],
+    size: BlockSize,
+    media: &PromptMedia,
+) -> Vec<SequenceHash> {
+    let mut last = None;
+    tokens
+        .chunks_exact(size.len())
+        .zip(media.hashes(size))
+        .map(|(block, media)| {
+            let hash = scheme.extend_with(last, block, media);
+            last = Some(hash);
+            hash
+        })
+        .collect()
 }
 
 /// Returns the sequence hashes of the whole blocks of a text. Each is the hash of the block's bytes
@@ -167,6 +204,19 @@ impl PromptBlocks {
     pub fn of_tokens(scheme: HashScheme, tokens: Arc<[u32]>) -> Self {
         Self {
             content: PromptContent::Tokens(scheme, tokens),
+            chains: Mutex::default(),
+            heads: Mutex::default(),
+        }
+    }
+
+    /// Creates a prompt from its exact `tokens`, of which some are the placeholders of `media`.
+    pub fn of_tokens_with_media(
+        scheme: HashScheme,
+        tokens: Arc<[u32]>,
+        media: PromptMedia,
+    ) -> Self {
+        Self {
+            content: PromptContent::TokensWithMedia(scheme, tokens, media),
             chains: Mutex::default(),
             heads: Mutex::default(),
         }
@@ -208,16 +258,19 @@ impl PromptBlocks {
     /// Returns whether the tokens are exact or stand for text.
     pub fn identity(&self) -> PromptIdentity {
         match self.content {
-            PromptContent::Tokens(..) => PromptIdentity::Tokens,
+            PromptContent::Tokens(..) | PromptContent::TokensWithMedia(..) => {
+                PromptIdentity::Tokens
+            }
             PromptContent::Text(_) => PromptIdentity::TextPrefix,
         }
     }
 
-    /// Returns the exact tokens; `None`: only the text is known.
+    /// Returns the exact tokens, if they alone identify the prompt; `None`: only the text is known,
+    /// or some are placeholders of multimodal items.
     pub fn tokens(&self) -> Option<&Arc<[u32]>> {
         match &self.content {
             PromptContent::Tokens(_, tokens) => Some(tokens),
-            PromptContent::Text(_) => None,
+            PromptContent::TokensWithMedia(..) | PromptContent::Text(_) => None,
         }
     }
 
@@ -225,7 +278,9 @@ impl PromptBlocks {
     /// [`PromptIdentity::TextPrefix`].
     pub fn token_count(&self) -> u32 {
         let tokens = match &self.content {
-            PromptContent::Tokens(_, tokens) => tokens.len(),
+            PromptContent::Tokens(_, tokens) | PromptContent::TokensWithMedia(_, tokens, _) => {
+                tokens.len()
+            }
             PromptContent::Text(text) => text.len().div_ceil(TEXT_TOKEN),
         };
         u32::try_from(tokens).unwrap_or(u32::MAX)

@@ -3,13 +3,14 @@
 //! All other crates use these types. This crate reads no clock, socket or file, and does not know
 //! how blocks are stored, looked up or announced.
 //!
-//! **Invariant**: equal tokens under equal [`HashScheme`] and [`BlockSize`] give equal
-//! [`SequenceHash`]es, on every machine and in every release. Model, LoRA and salts are *not* in
-//! the hash: they are in [`Namespace`].
+//! **Invariant**: equal tokens and multimodal items under equal [`HashScheme`] and [`BlockSize`]
+//! give equal [`SequenceHash`]es, on every machine and in every release. Model, LoRA and salts are
+//! *not* in the hash: they are in [`Namespace`].
 
 mod block;
 mod chain;
 mod chain_head;
+mod media;
 mod moment;
 mod namespace;
 mod target;
@@ -18,6 +19,7 @@ mod update;
 
 pub use block::{BlockHash, BlockSize, BlockSizeError, EngineHash, SequenceHash};
 pub use chain::{HashScheme, PromptBlocks};
+pub use media::{MediaHash, MediaItem, PromptMedia};
 pub use moment::Moment;
 pub use namespace::{Namespace, PromptIdentity};
 pub use target::{DpRank, Role, Target, WorkerId};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BlockSize, EngineHash, Tier};
+use crate::{BlockSize, EngineHash, MediaHash, Tier};
 
 /// A change of one target's cache. The event stream determines the target and its model.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +38,8 @@ pub struct StoredBlocks {
     pub parent: Option<EngineHash>,
     /// `hashes.len() * block_size` tokens; the codec has checked the length.
     pub tokens: Vec<u32>,
+    /// The multimodal items of each block; empty where no block has any.
+    pub media: Vec<Option<MediaHash>>,
     /// Tokens per block.
     pub block_size: BlockSize,
     /// LoRA adapter by name.
@@ -47,6 +49,14 @@ pub struct StoredBlocks {
     pub salt: Option<Arc<str>>,
     /// The tier of the blocks.
     pub tier: Tier,
+}
+
+impl StoredBlocks {
+    /// Returns the tokens and the multimodal items of each block.
+    pub fn blocks(&self) -> impl Iterator<Item = (&[u32], Option<MediaHash>)> {
+        let media = self.media.iter().copied().chain(std::iter::repeat(None));
+        self.tokens.chunks_exact(self.block_size.len()).zip(media)
+    }
 }
 
 /// Blocks that were removed from one tier.

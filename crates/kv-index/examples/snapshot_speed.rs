@@ -95,6 +95,7 @@ fn fill(index: &KvIndex, flags: &ExampleFlags) {
             tokens,
             block_size: BlockSize::new(1).expect("a valid size"),
             lora: None,
+            media: Vec::new(),
             salt: None,
             tier: Tier::Device,
         });

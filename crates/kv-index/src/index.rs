@@ -41,7 +41,7 @@ use crate::{
 /// index.register(target, Arc::from("qwen"));
 /// index.apply(target, &IndexUpdate::Stored(StoredBlocks {
 ///     hashes: vec![EngineHash(7)], parent: None, tokens: vec![1, 2], block_size, lora: None,
-///     salt: None, tier: Tier::Device,
+///     media: Vec::new(), salt: None, tier: Tier::Device,
 /// }));
 ///
 /// let namespace = Namespace {

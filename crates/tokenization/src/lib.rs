@@ -9,6 +9,7 @@ mod breaker;
 mod compute_pool;
 mod conversation_gauges;
 mod engine;
+mod given;
 mod local;
 mod redis_pool;
 mod shared;

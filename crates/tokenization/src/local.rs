@@ -71,9 +71,10 @@ impl LocalTokenizer {
             PromptPart::Text(text) => {
                 self.tokenize_text(text, view.rendering.add_special_tokens.unwrap_or(true))
             }
-            PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => {
-                Err(NoTokens::Unknown)
-            }
+            PromptPart::TokenIds(_)
+            | PromptPart::TokenIdsWithMedia { .. }
+            | PromptPart::Batch { .. }
+            | PromptPart::None => Err(NoTokens::Unknown),
         }
     }
 
@@ -171,7 +172,10 @@ pub fn text_of<'v>(
             Cow::Borrowed(&**text),
             rendering.add_special_tokens.unwrap_or(true),
         ))),
-        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => None,
+        PromptPart::TokenIds(_)
+        | PromptPart::TokenIdsWithMedia { .. }
+        | PromptPart::Batch { .. }
+        | PromptPart::None => None,
     }
 }
 

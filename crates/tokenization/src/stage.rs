@@ -17,6 +17,7 @@ use crate::{
     compute_pool::{self, ComputeError, ComputePool},
     conversation_gauges::ConversationGauges,
     engine::EngineTokenizer,
+    given,
     local::{self, LocalTokenizer, LocalTokens, NoTokens},
     tokenized_prompt::{TokenizedPrompt, identify_by_text, prompt_bytes},
 };
@@ -151,18 +152,8 @@ impl TokenizationStage {
         artefacts: &Arc<ModelArtefacts>,
         input: TokenizationInput<'_>,
     ) -> TokenizedPrompt {
-        if let PromptPart::TokenIds(ids) = &input.view.prompt {
-            // The engine computes only the last of them, and decides itself how many, or puts
-            // other input into the hashes: the blocks are unknown.
-            if input.view.rendering.truncate_prompt_tokens.is_some()
-                || input.view.fidelity == Fidelity::Likeness
-            {
-                return TokenizedPrompt::without_blocks(
-                    u32::try_from(ids.len()).unwrap_or(u32::MAX),
-                );
-            }
-            let blocks = PromptBlocks::of_tokens(self.scheme, ids.as_slice().into());
-            return TokenizedPrompt::of(PromptSource::Given, blocks);
+        if let Some(given) = given::identify(input.view, self.scheme) {
+            return given;
         }
         let found = match (&artefacts.prompt, &artefacts.source) {
             // The tokens of a merely similar prompt would not help.

@@ -112,7 +112,10 @@ fn body(view: &RequestView<'_>) -> Option<Bytes> {
             fields.chat_template_kwargs = raw(rendering.chat_template_kwargs).ok()?;
             fields.tools = raw(rendering.tools).ok()?;
         }
-        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => return None,
+        PromptPart::TokenIds(_)
+        | PromptPart::TokenIdsWithMedia { .. }
+        | PromptPart::Batch { .. }
+        | PromptPart::None => return None,
     }
     serde_json::to_vec(&fields).ok().map(Bytes::from)
 }

@@ -33,7 +33,9 @@ pub(crate) fn identify_by_text(view: &RequestView<'_>) -> TokenizedPrompt {
         PromptPart::Batch { text_bytes, ids } => {
             return TokenizedPrompt::without_blocks(batch_tokens(*text_bytes, *ids));
         }
-        PromptPart::TokenIds(_) | PromptPart::None => return TokenizedPrompt::without_blocks(0),
+        PromptPart::TokenIds(_) | PromptPart::TokenIdsWithMedia { .. } | PromptPart::None => {
+            return TokenizedPrompt::without_blocks(0);
+        }
     };
     TokenizedPrompt::of(PromptSource::TextPrefix, PromptBlocks::of_text(identity))
 }
@@ -60,7 +62,9 @@ impl TokenizedPrompt {
     /// A prompt of which only the length is needed, computed or estimated from the request.
     pub fn of_length(view: &RequestView<'_>) -> Self {
         let tokens = match &view.prompt {
-            PromptPart::TokenIds(ids) => u32::try_from(ids.len()).unwrap_or(u32::MAX),
+            PromptPart::TokenIds(ids) | PromptPart::TokenIdsWithMedia { ids, .. } => {
+                u32::try_from(ids.len()).unwrap_or(u32::MAX)
+            }
             PromptPart::Batch { text_bytes, ids } => batch_tokens(*text_bytes, *ids),
             _ => estimate_tokens(prompt_bytes(view)),
         };
@@ -100,7 +104,10 @@ pub(crate) fn prompt_bytes(view: &RequestView<'_>) -> usize {
             messages.as_str().len() + view.rendering.tools.map_or(0, |tools| tools.as_str().len())
         }
         PromptPart::Text(text) => text.len(),
-        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => 0,
+        PromptPart::TokenIds(_)
+        | PromptPart::TokenIdsWithMedia { .. }
+        | PromptPart::Batch { .. }
+        | PromptPart::None => 0,
     }
 }
 

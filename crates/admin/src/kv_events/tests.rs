@@ -46,6 +46,7 @@ pub(super) fn stored(salt: u32, blocks: std::ops::Range<u32>, tier: Tier) -> Ind
         tokens: (blocks.start * 4..blocks.end * 4).collect(),
         block_size: BlockSize::new(4).unwrap(),
         lora: None,
+        media: Vec::new(),
         salt: (salt > 0).then(|| format!("secret{salt}").into()),
         tier,
     })

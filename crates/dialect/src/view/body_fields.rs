@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Dialect, Fidelity, KvFields, PromptPart, Rendering, RequestView, SessionFields, ViewError,
-    key::Key, sampling::SamplingFields,
+    Dialect, Fidelity, KvFields, MediaPlaceholder, PromptPart, Rendering, RequestView,
+    SessionFields, ViewError, key::Key, media, sampling::SamplingFields,
 };
 use crate::{
     BodyCounts, ChatMessages, Turn,
@@ -84,6 +84,8 @@ impl<'a> BodyFields<'a> {
     pub(super) fn into_view(mut self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
         let sampling = self.sampling(dialect);
         let turns = std::mem::take(&mut self.turns);
+        let media = self.media(dialect);
+        let has_places = media.is_some();
         let include_usage = self
             .get(Key::StreamOptions)
             .and_then(|it| it.member("include_usage"))
@@ -92,7 +94,7 @@ impl<'a> BodyFields<'a> {
             model: self.model(dialect)?,
             stream: self.flag(Key::Stream).unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
-            prompt: self.prompt(dialect, turns),
+            prompt: self.prompt(dialect, turns, media.unwrap_or_default()),
             max_tokens: sampling.max_tokens,
             n: sampling.n.and_then(whole),
             counts: BodyCounts {
@@ -104,7 +106,7 @@ impl<'a> BodyFields<'a> {
             session: self.session(),
             rendering: self.rendering(dialect, &sampling),
             kv: self.kv(dialect, &sampling),
-            fidelity: self.fidelity(dialect),
+            fidelity: self.fidelity(dialect, has_places),
         })
     }
 
@@ -156,13 +158,21 @@ impl<'a> BodyFields<'a> {
         }
     }
 
-    fn fidelity(&self, dialect: Dialect) -> Fidelity {
-        let has_media = MEDIA.into_iter().any(|key| self.get(key).is_some());
-        if dialect.model_is_optional() && has_media {
+    fn fidelity(&self, dialect: Dialect, has_places: bool) -> Fidelity {
+        let unknown = |key| self.get(key).is_some() && !(has_places && key == Key::Features);
+        if dialect.model_is_optional() && MEDIA.into_iter().any(unknown) {
             Fidelity::Likeness
         } else {
             Fidelity::Exact
         }
+    }
+
+    /// Returns the items of vLLM's `features`; `None` without them, or if their form is unknown.
+    fn media(&self, dialect: Dialect) -> Option<Vec<MediaPlaceholder<'a>>> {
+        let features = self
+            .get(Key::Features)
+            .filter(|_| dialect == Dialect::TokenIds)?;
+        media::placeholders(features)
     }
 
     fn kv(&self, dialect: Dialect, sampling: &SamplingFields<'a>) -> KvFields {
@@ -196,7 +206,12 @@ impl<'a> BodyFields<'a> {
         self.get(key).and_then(RawJson::integer)
     }
 
-    fn prompt(&self, dialect: Dialect, turns: Vec<Turn<'a>>) -> PromptPart<'a> {
+    fn prompt(
+        &self,
+        dialect: Dialect,
+        turns: Vec<Turn<'a>>,
+        media: Vec<MediaPlaceholder<'a>>,
+    ) -> PromptPart<'a> {
         match dialect {
             Dialect::Chat => self
                 .get(Key::Messages)
@@ -220,9 +235,17 @@ impl<'a> BodyFields<'a> {
                 .conversations()
                 .and_then(|mut all| all.next())
                 .map_or(PromptPart::None, |first| PromptPart::Messages(first.into())),
-            Dialect::TokenIds => self
-                .get(Key::TokenIds)
-                .map_or(PromptPart::None, prompts::token_ids),
+            Dialect::TokenIds => {
+                let ids = self
+                    .get(Key::TokenIds)
+                    .map_or(PromptPart::None, prompts::token_ids);
+                match ids {
+                    PromptPart::TokenIds(ids) if !media.is_empty() => {
+                        PromptPart::TokenIdsWithMedia { ids, media }
+                    }
+                    ids => ids,
+                }
+            }
             // The engine takes the ids if it gets both, and embeddings only without either.
             Dialect::SglangGenerate => self
                 .get(Key::InputIds)

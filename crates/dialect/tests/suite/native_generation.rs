@@ -1,6 +1,6 @@
 //! The views of the engines' own generation APIs, and of chats in a batch.
 
-use dialect::{Dialect, ErrorCode, Fidelity, PromptPart, RequestView, view};
+use dialect::{Dialect, ErrorCode, Fidelity, MediaPlaceholder, PromptPart, RequestView, view};
 
 const NATIVE: [Dialect; 2] = [Dialect::TokenIds, Dialect::SglangGenerate];
 
@@ -173,7 +173,30 @@ fn sglang_separates_blocks_by_salt_and_extra_key() {
 }
 
 #[test]
-fn pictures_beside_token_ids_are_part_of_the_blocks() {
+#[contract_id::contract("D2")]
+fn the_places_of_pictures_are_read_with_the_token_ids() {
+    let body = r#"{"token_ids":[1,2,3],"features":{
+        "kwargs_data":{"image":["AAAA",null]},
+        "mm_placeholders":{"image":[{"offset":1,"length":1},{"length":1,"offset":2}],"audio":[]},
+        "mm_hashes":{"image":["a1","b\u0032"],"audio":[]}}}"#;
+    let view = read(Dialect::TokenIds, body);
+    let place = |identifier: &'static str, offset| MediaPlaceholder {
+        identifier: identifier.into(),
+        offset,
+        length: 1,
+    };
+    let (ids, media) = (vec![1, 2, 3], vec![place("a1", 1), place("b2", 2)]);
+    assert_eq!(view.prompt, PromptPart::TokenIdsWithMedia { ids, media });
+    assert_eq!(view.fidelity, Fidelity::Exact);
+
+    let none = r#"{"token_ids":[1],"features":{"mm_hashes":{},"mm_placeholders":{}}}"#;
+    let view = read(Dialect::TokenIds, none);
+    assert_eq!(view.prompt, PromptPart::TokenIds(vec![1]));
+    assert_eq!(view.fidelity, Fidelity::Exact);
+}
+
+#[test]
+fn pictures_in_unknown_places_are_part_of_the_blocks() {
     for (dialect, fields) in [
         (
             Dialect::TokenIds,

@@ -346,6 +346,7 @@ async fn the_blocks_of_a_store_count_for_every_target_that_shares_it() {
             tokens: vec![1; 4],
             block_size: kv_blocks::BlockSize::new(4).unwrap(),
             lora: None,
+            media: Vec::new(),
             salt: None,
             tier: kv_blocks::Tier::Device,
         };

@@ -278,7 +278,7 @@ fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<PromptGrowth> {
             growing.growth()
         }
         PromptPart::Text(text) => PromptGrowth::of_text(seed(TEXT), text.as_bytes()),
-        PromptPart::TokenIds(ids) => {
+        PromptPart::TokenIds(ids) | PromptPart::TokenIdsWithMedia { ids, .. } => {
             let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
             PromptGrowth::of_text(seed(IDS), &bytes)
         }

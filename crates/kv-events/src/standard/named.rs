@@ -39,6 +39,7 @@ pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, EventRejection> {
                     tokens: tokens.clone(),
                     block_size,
                     lora: event.stream.lora.clone(),
+                    media: Vec::new(),
                     salt: event.stream.salt.clone(),
                     tier,
                 })),

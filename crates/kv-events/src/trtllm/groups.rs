@@ -39,6 +39,7 @@ pub(super) fn updates(
                 tokens: block.tokens,
                 block_size: size,
                 lora: None,
+                media: Vec::new(),
                 salt: None,
                 tier,
             }),

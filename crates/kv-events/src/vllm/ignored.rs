@@ -22,7 +22,7 @@ pub enum IgnoredReason {
     /// More tokens than the blocks hold: some blocks were skipped, and the event does not name
     /// them.
     SkippedBlocks,
-    /// The first block depends on images, audio or embeddings, which tokens do not represent.
+    /// The first block depends on embeddings, or on multimodal items whose places are not given.
     Multimodal,
     /// A block that is its own parent or occurs twice.
     SelfReference,

@@ -102,8 +102,7 @@ impl Normaliser {
     }
 }
 
-/// Returns the blocks of a store with tokens, as far as they depend on tokens, adapter and salt
-/// alone.
+/// Returns the blocks of a store with tokens, as far as everything that they depend on is known.
 fn stored_blocks(event: &BlockStored, tier: Tier) -> Result<IndexUpdate, IgnoredEvent> {
     let size = event.block_size as usize;
     let Ok(block_size) = BlockSize::new(event.block_size.into()) else {
@@ -115,24 +114,26 @@ fn stored_blocks(event: &BlockStored, tier: Tier) -> Result<IndexUpdate, Ignored
     if names_a_block_twice(event) {
         return Err(IgnoredReason::SelfReference.into());
     }
-    let keys = ExtraKeys::read(event);
-    let plain = keys.plain_blocks.min(event.block_hashes.len());
-    if plain == 0 {
+    let mut keys = ExtraKeys::read(event);
+    let known = keys.known_blocks.min(event.block_hashes.len());
+    keys.media.truncate(known);
+    if known == 0 {
         return Err(IgnoredReason::Multimodal.into());
     }
     let tokens = match &event.token_ids {
-        WireTokens::Flat(tokens) => tokens[..plain * size].to_vec(),
-        WireTokens::Pairs(pairs) => pairs[..plain * size]
+        WireTokens::Flat(tokens) => tokens[..known * size].to_vec(),
+        WireTokens::Pairs(pairs) => pairs[..known * size]
             .iter()
             .map(|(token, _)| *token)
             .collect(),
     };
     Ok(IndexUpdate::Stored(StoredBlocks {
-        hashes: event.block_hashes[..plain].to_vec(),
+        hashes: event.block_hashes[..known].to_vec(),
         parent: event.parent_block_hash,
         tokens,
         block_size,
         lora: keys.lora,
+        media: keys.media,
         salt: keys.salt,
         tier,
     }))

@@ -242,7 +242,6 @@ fn events_of_no_use_to_the_index_are_ignored_with_a_reason() {
             "vllm_0_17_stored_extra_keys_mm_str.msgpack",
             IgnoredReason::Multimodal,
         ),
-        ("vllm_0_24_mm_extra_keys.msgpack", IgnoredReason::Multimodal),
         (
             "vllm_0_24_prompt_embeds_extra_keys.msgpack",
             IgnoredReason::Multimodal,
@@ -309,6 +308,21 @@ fn an_lmcache_chunk_is_a_block_of_its_own_size() {
         (256, Tier::Host, 1)
     );
     assert_eq!(chunk.tokens, (1..=256).collect::<Vec<u32>>());
+}
+
+#[test]
+#[contract("D2")]
+fn multimodal_items_are_read_with_their_places() {
+    let [Ok(IndexUpdate::Stored(stored))] = &updates("vllm_0_24_mm_extra_keys.msgpack")[..] else {
+        panic!("no store")
+    };
+    assert_eq!(
+        stored.media,
+        [
+            MediaHash::of([("9f2c1d6e0b", 4)]),
+            MediaHash::of([("9f2c1d6e0b", -12), ("77aa01b2c3", 9)])
+        ]
+    );
 }
 
 #[test]

@@ -82,6 +82,7 @@ fn own_events(index: &KvIndex) {
             tokens: (1..=256).collect(),
             block_size: BlockSize::new(16).unwrap(),
             lora: None,
+            media: Vec::new(),
             salt: None,
             tier: Tier::Host,
         };

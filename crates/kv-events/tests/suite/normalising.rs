@@ -1,7 +1,7 @@
 //! The index updates of events, for cases without a fixture.
 
 use contract_id::contract;
-use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Tier};
+use kv_blocks::{EngineHash, IndexUpdate, MediaHash, NamedBlocks, Tier};
 use kv_events::vllm::{
     BlockLocation, BlockRemoved, BlockStored, ExtraKey, IgnoredReason, Medium, Normaliser,
     VllmEvent, WireTokens, to_update,
@@ -61,17 +61,57 @@ fn removals_follow_the_kind_of_their_group_at_the_store() {
 }
 
 #[test]
-fn blocks_before_an_image_count() {
-    let mut event = store(3);
+#[contract("D2")]
+fn the_multimodal_items_of_each_block_are_part_of_its_identity() {
+    let item = |place| ExtraKey::Item("image".into(), place);
+    let mut event = store(4);
     event.extra_keys = Some(vec![
-        vec![text("salt")],
+        vec![item(3), text("salt")],
+        vec![item(-1), ExtraKey::Item("audio".into(), 2)],
         vec![],
-        vec![ExtraKey::Item("image".into(), -3)],
+        vec![],
+        // Behind the last block.
+        vec![item(0)],
     ]);
     let stored = update(event).unwrap();
-    assert_eq!(stored.hashes, [EngineHash(1), EngineHash(2)]);
-    assert_eq!(stored.tokens.len(), 8);
+    assert_eq!(stored.hashes.len(), 4);
     assert_eq!(stored.salt.as_deref(), Some("salt"));
+    assert_eq!(
+        stored.media,
+        [
+            MediaHash::of([("image", 3)]),
+            MediaHash::of([("image", -1), ("audio", 2)])
+        ]
+    );
+
+    let mut event = store(3);
+    event.parent_block_hash = Some(EngineHash(9));
+    event.lora.name = Some("ad1".into());
+    event.extra_keys = Some(vec![
+        vec![text("ad1")],
+        vec![text("ad1"), item(0)],
+        vec![text("ad1")],
+    ]);
+    let stored = update(event).unwrap();
+    assert_eq!(stored.media, [None, MediaHash::of([("image", 0)])]);
+    assert_eq!(update(store(2)).unwrap().media, []);
+}
+
+#[test]
+fn blocks_before_an_unknown_input_count() {
+    for unknown in [ExtraKey::Digest(vec![7]), ExtraKey::Other] {
+        let mut event = store(3);
+        event.extra_keys = Some(vec![
+            vec![text("salt")],
+            vec![ExtraKey::Item("image".into(), 3)],
+            vec![ExtraKey::Item("image".into(), -1), unknown],
+        ]);
+        let stored = update(event).unwrap();
+        assert_eq!(stored.hashes, [EngineHash(1), EngineHash(2)]);
+        assert_eq!(stored.tokens.len(), 8);
+        assert_eq!(stored.media, [None, MediaHash::of([("image", 3)])]);
+        assert_eq!(stored.salt.as_deref(), Some("salt"));
+    }
 }
 
 #[test]
@@ -93,7 +133,7 @@ fn a_bare_string_is_a_salt_only_in_a_salt_position() {
         (stored.lora.as_deref(), stored.salt.as_deref()),
         (None, Some("ad1"))
     );
-    // In the middle of a sequence a string can only be a multimodal item.
+    // In the middle of a sequence a string can only be a multimodal item, whose place is unknown.
     let mut event = store(1);
     event.parent_block_hash = Some(EngineHash(9));
     event.extra_keys = Some(vec![vec![text("image")]]);

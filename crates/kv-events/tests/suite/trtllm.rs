@@ -47,6 +47,7 @@ fn store_of(
         tokens: tokens.collect(),
         block_size: BlockSize::new(4).unwrap(),
         lora: None,
+        media: Vec::new(),
         salt: None,
         tier,
     })

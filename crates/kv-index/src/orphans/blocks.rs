@@ -133,6 +133,7 @@ impl OrphanBlocks {
                     tokens: stored.tokens[range.start * size..range.end * size].to_vec(),
                     block_size: stored.block_size,
                     lora: stored.lora.clone(),
+                    media: stored.media.get(range).map_or_else(Vec::new, <[_]>::to_vec),
                     salt: stored.salt.clone(),
                     tier: stored.tier,
                 };
@@ -157,17 +158,18 @@ impl OrphanBlocks {
             Self::Named(stored) | Self::Chunks(stored) => {
                 stored.hashes.shrink_to_fit();
                 stored.tokens.shrink_to_fit();
+                stored.media.shrink_to_fit();
             }
             Self::Hashed(hashed) => hashed.hashes.shrink_to_fit(),
         }
     }
 
-    /// Returns the bytes of tokens and texts.
+    /// Returns the bytes of tokens, multimodal items and texts.
     pub(super) fn own_bytes(&self) -> usize {
-        let (texts, tokens) = match self {
+        let (texts, inputs) = match self {
             Self::Named(stored) | Self::Chunks(stored) => (
                 [None, stored.lora.as_ref(), stored.salt.as_ref()],
-                stored.tokens.len(),
+                size_of_val(&stored.tokens[..]) + size_of_val(&stored.media[..]),
             ),
             Self::Hashed(HashKeyedBlocks { namespace, .. }) => (
                 [
@@ -183,6 +185,6 @@ impl OrphanBlocks {
             .flatten()
             .map(|text| text.len())
             .sum::<usize>()
-            + tokens * size_of::<u32>()
+            + inputs
     }
 }

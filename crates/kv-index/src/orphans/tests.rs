@@ -29,6 +29,7 @@ fn store(parent: u64, names: &[u64]) -> StoredBlocks {
             .collect(),
         block_size: size(2),
         lora: Some(Arc::from("adapter")),
+        media: Vec::new(),
         salt: None,
         tier: Tier::Device,
     }

@@ -103,9 +103,12 @@ impl IndexState {
             }
         };
         let namespace = self.namespaces.enter(&Arc::clone(&end.namespace));
-        let chunks = stored.tokens.chunks_exact(stored.block_size.len());
         let mut applied = 0;
-        for (name, tokens) in stored.hashes.iter().zip(chunks) {
+        for (name, (tokens, media)) in stored.hashes.iter().zip(stored.blocks()) {
+            // Where an item ends is unknown, and so which of the chunk's blocks have tokens of it.
+            if media.is_some() {
+                break;
+            }
             let chunk = NewChunk {
                 slot,
                 tier: stored.tier,

@@ -119,10 +119,10 @@ impl IndexState {
         };
         let mut last = parent.map(|parent| SequenceHash(self.writer.hash(core, parent)));
         let scheme = self.settings.scheme;
-        let blocks = stored.tokens.chunks_exact(stored.block_size.len());
-        let hashes: Vec<_> = blocks
-            .map(|tokens| {
-                let hash = scheme.extend(last, tokens);
+        let hashes: Vec<_> = stored
+            .blocks()
+            .map(|(tokens, media)| {
+                let hash = scheme.extend_with(last, tokens, media);
                 last = Some(hash);
                 hash
             })

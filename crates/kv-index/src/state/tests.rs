@@ -136,6 +136,7 @@ impl IndexFixture {
                     tokens,
                     block_size: size(),
                     lora: None,
+                    media: Vec::new(),
                     salt,
                     tier,
                 };

@@ -98,6 +98,7 @@ impl Trial {
                 tokens: self.world.tokens(nodes),
                 block_size: namespace.block_size,
                 lora: namespace.lora.clone().filter(|_| labels),
+                media: Vec::new(),
                 salt: namespace.salt.clone().filter(|_| labels),
                 tier,
             };

@@ -207,6 +207,7 @@ fn rebuild(
             tokens: world.tokens(nodes),
             block_size: namespace.block_size,
             lora: namespace.lora.clone(),
+            media: Vec::new(),
             salt: namespace.salt.clone(),
             tier,
         };

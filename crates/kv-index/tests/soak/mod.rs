@@ -48,6 +48,7 @@ impl Soak {
                     .collect(),
                 block_size: BlockSize::new(u64::from(SIZE)).expect("a valid size"),
                 lora: None,
+                media: Vec::new(),
                 salt: None,
                 tier: Tier::Device,
             };

@@ -371,6 +371,7 @@ fn apply(index: &KvIndex, step: &IndexStep, now: Moment) {
                 tokens: prefix[*from..].to_vec(),
                 block_size: size(),
                 lora: None,
+                media: Vec::new(),
                 salt: None,
                 tier: *tier,
             };

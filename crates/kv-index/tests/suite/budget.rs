@@ -25,6 +25,7 @@ fn under(salt: u32, blocks: Range<u32>) -> StoredBlocks {
     StoredBlocks {
         hashes,
         parent: stored.parent.map(name),
+        media: Vec::new(),
         salt: Some(Arc::from(salt.to_string())),
         ..stored
     }

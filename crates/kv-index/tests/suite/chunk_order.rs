@@ -114,7 +114,7 @@ proptest! {
                     block_size: BlockSize::new(tokens.len() as u64).unwrap(),
                     tokens: tokens.clone(),
                     lora: None,
-                    salt: None,
+                    media: Vec::new(), salt: None,
                     tier: Tier::Host,
                 });
                 model.store(&specs, chunk);

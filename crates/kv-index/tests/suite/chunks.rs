@@ -16,6 +16,7 @@ fn chunk(part: Range<u32>, name: u64, parent: Option<u64>) -> StoredBlocks {
         block_size: BlockSize::new(u64::from(part.end - part.start)).unwrap(),
         tokens: part.collect(),
         lora: None,
+        media: Vec::new(),
         salt: None,
         tier: Tier::Host,
     }
@@ -166,6 +167,7 @@ fn a_chunk_of_an_adapter_or_a_salt_is_not_credited_to_other_prompts() {
     let index = known();
     let with = |lora: Option<&str>, salt: Option<&str>, chunk: StoredBlocks| StoredBlocks {
         lora: lora.map(Arc::from),
+        media: Vec::new(),
         salt: salt.map(Arc::from),
         ..chunk
     };

@@ -158,6 +158,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
         &index,
         0,
         StoredBlocks {
+            media: Vec::new(),
             salt: Some(Arc::from("a")),
             ..store(0..2)
         },
@@ -186,6 +187,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
             &index,
             0,
             StoredBlocks {
+                media: Vec::new(),
                 salt: Some(Arc::from("b")),
                 ..store(3..4)
             }
@@ -210,6 +212,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
             &index,
             0,
             StoredBlocks {
+                media: Vec::new(),
                 salt: Some(Arc::from("a")),
                 ..store(3..4)
             }
@@ -318,6 +321,7 @@ fn digests_depend_on_content_only() {
         &other,
         0,
         StoredBlocks {
+            media: Vec::new(),
             salt: Some(Arc::from("s")),
             ..store(0..3)
         },
@@ -332,6 +336,7 @@ fn a_dump_shows_chains_and_hides_salts() {
         &index,
         0,
         StoredBlocks {
+            media: Vec::new(),
             salt: Some(Arc::from("secret")),
             ..store(0..2)
         },

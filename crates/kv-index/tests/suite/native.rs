@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::{
-    DpRank, IndexUpdate, Namespace, SequenceHash, StoredBlocks, Target, Tier, WorkerId,
+    DpRank, HashScheme, IndexUpdate, MediaHash, Namespace, SequenceHash, StoredBlocks, Target,
+    Tier, WorkerId,
 };
 use kv_index::{KvIndex, Matches, Overlap, TargetSlot};
 use proptest::{collection::vec, prelude::*};
@@ -59,6 +60,63 @@ fn every_slot_has_the_length_of_its_run() {
             matches.of(TargetSlot(2))
         ),
         (4, 4, 2, 0)
+    );
+}
+
+#[test]
+#[contract("D2")]
+fn blocks_with_different_multimodal_items_never_match() {
+    let index = index();
+    let [cat, dog] = ["cat", "dog"].map(|name| MediaHash::of([(name, 1)]));
+    let media = vec![None, cat];
+    put(
+        &index,
+        0,
+        StoredBlocks {
+            media,
+            ..store(0..4)
+        },
+    );
+    put(&index, 1, store(0..4));
+    let scheme = HashScheme::default();
+    let chain = |media: [Option<MediaHash>; 4]| {
+        let mut chain: Vec<SequenceHash> = Vec::new();
+        for ((tokens, _), media) in store(0..4).blocks().zip(media) {
+            chain.push(scheme.extend_with(chain.last().copied(), tokens, media));
+        }
+        chain
+    };
+    for (media, want) in [
+        ([None, cat, None, None], [4, 1]),
+        ([None, dog, None, None], [1, 1]),
+        ([None; 4], [1, 4]),
+        ([cat, cat, None, None], [0, 0]),
+    ] {
+        let matches = look_up(&index, &plain(), &chain(media));
+        assert_eq!(
+            [0, 1].map(|slot| matches.of(TargetSlot(slot))),
+            want,
+            "{media:?}"
+        );
+    }
+    let late = StoredBlocks {
+        media: vec![dog, None],
+        ..store(5..7)
+    };
+    put(&index, 0, late);
+    assert_eq!(
+        look_up(&index, &plain(), &chain([None, cat, None, None])).best(),
+        4
+    );
+    put(&index, 0, store(4..5));
+    let mut long: Vec<_> = chain([None, cat, None, None]);
+    for ((tokens, _), media) in store(4..7).blocks().zip([None, dog, None]) {
+        long.push(scheme.extend_with(long.last().copied(), tokens, media));
+    }
+    assert_eq!(
+        look_up(&index, &plain(), &long).of(TargetSlot(0)),
+        7,
+        "items wait with the blocks whose parent comes later"
     );
 }
 

@@ -69,6 +69,7 @@ fn store(
         tokens: tokens(conversation, blocks),
         block_size: size(),
         lora: None,
+        media: Vec::new(),
         salt: None,
         tier,
     };

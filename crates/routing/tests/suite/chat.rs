@@ -249,6 +249,7 @@ impl ChatSimulation {
                 tokens: tokens[known * BLOCK as usize..chain.len() * BLOCK as usize].to_vec(),
                 block_size: fleet::block_size(),
                 lora: None,
+                media: Vec::new(),
                 salt: None,
                 tier: Tier::Device,
             };

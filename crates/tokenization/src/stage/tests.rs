@@ -1,7 +1,7 @@
 use config::ConfigSource;
 use contract_id::contract;
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache};
-use kv_blocks::PromptIdentity;
+use kv_blocks::{BlockSize, MediaHash, PromptIdentity};
 use kv_index::{IndexSettings, KvIndex};
 use proxy::FakeUpstream;
 use routing::RoutingSection;
@@ -69,18 +69,19 @@ async fn identified(source: TokenizerSource, dialect: Dialect, body: &str) -> To
         source,
         ..ModelArtefacts::default()
     });
-    identified_as(Fidelity::Exact, &artefacts, dialect, body).await
+    identified_as(None, &artefacts, dialect, body).await
 }
 
+/// Identifies the prompt of a body, of this fidelity if one is given.
 async fn identified_as(
-    fidelity: Fidelity,
+    fidelity: Option<Fidelity>,
     artefacts: &Arc<ModelArtefacts>,
     dialect: Dialect,
     body: &str,
 ) -> TokenizedPrompt {
     let (stage, bytes) = (stage(), Bytes::from(body.to_owned()));
     let mut view = dialect::view(dialect, &bytes).expect("a good body");
-    view.fidelity = fidelity;
+    view.fidelity = fidelity.unwrap_or(view.fidelity);
     let input = PromptInput {
         dialect,
         bytes: &bytes,
@@ -110,11 +111,36 @@ async fn token_ids_that_the_engine_cuts_have_a_length_and_no_blocks() {
 }
 
 #[tokio::test]
-async fn token_ids_beside_pictures_have_a_length_and_no_blocks() {
-    let body = r#"{"token_ids":[1,2,3],"features":{"mm_hashes":{}}}"#;
-    let found = identified_as(Fidelity::Likeness, &Arc::default(), Dialect::TokenIds, body).await;
-    assert_eq!((found.source, found.tokens), (PromptSource::None, 3));
-    assert!(found.blocks.is_none());
+#[contract("D2")]
+async fn token_ids_with_pictures_have_the_blocks_that_the_events_of_the_engine_announce() {
+    let body = r#"{"token_ids":[1,2,3,3,3,3,4,5],"features":{"mm_hashes":{"image":["a1"],"audio":["b2"]},"kwargs_data":null,
+        "mm_placeholders":{"audio":[{"offset":6,"length":1}],"image":[{"offset":2,"length":4}]}}}"#;
+    let found = identified(TokenizerSource::None, Dialect::TokenIds, body).await;
+    assert_eq!((found.source, found.tokens), (PromptSource::Given, 8));
+    let blocks = found.blocks.expect("all that they depend on is known");
+    let scheme = HashScheme::default();
+    let first = scheme.extend_with(None, &[1, 2, 3, 3], MediaHash::of([("a1", 2)]));
+    let media = MediaHash::of([("a1", -2), ("b2", 2)]);
+    let second = scheme.extend_with(Some(first), &[3, 3, 4, 5], media);
+    assert_eq!(*blocks.chain(BlockSize::new(4).unwrap()), [first, second]);
+    assert!(blocks.tokens().is_none(), "they alone do not identify it");
+}
+
+#[tokio::test]
+async fn token_ids_beside_pictures_in_unknown_places_have_a_length_and_no_blocks() {
+    for features in [
+        r#"{"mm_hashes":{"image":["a1"]}}"#,
+        r#"{"mm_hashes":{"image":["a1"]},"mm_placeholders":{"image":[]}}"#,
+        r#"{"mm_hashes":{},"mm_placeholders":{"image":[{"offset":0,"length":1}]}}"#,
+        r#"{"mm_hashes":{"image":["a1"]},"mm_placeholders":{"image":[{"offset":-1,"length":1}]}}"#,
+        r#"{"mm_hashes":{"image":["a1","a2"]},"mm_placeholders":{"image":[{"offset":0,"length":2},{"offset":1,"length":1}]}}"#,
+        "[]",
+    ] {
+        let body = format!(r#"{{"token_ids":[1,2,3],"features":{features}}}"#);
+        let found = identified(TokenizerSource::None, Dialect::TokenIds, &body).await;
+        assert_eq!((found.source, found.tokens), (PromptSource::None, 3));
+        assert!(found.blocks.is_none(), "{features}");
+    }
 }
 
 #[tokio::test]
@@ -162,7 +188,13 @@ async fn a_merely_similar_prompt_is_never_tokenized() {
         ..ModelArtefacts::default()
     });
     let body = r#"{"model":"m","prompt":"some words"}"#;
-    let found = identified_as(Fidelity::Likeness, &artefacts, Dialect::Completions, body).await;
+    let found = identified_as(
+        Some(Fidelity::Likeness),
+        &artefacts,
+        Dialect::Completions,
+        body,
+    )
+    .await;
     assert_eq!(found.source, PromptSource::TextPrefix);
 }
 

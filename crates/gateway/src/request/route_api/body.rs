@@ -206,6 +206,7 @@ fn check_form(prompt: &PromptPart<'_>) -> Result<(), ApiError> {
         PromptPart::Messages(_)
         | PromptPart::Text(_)
         | PromptPart::TokenIds(_)
+        | PromptPart::TokenIdsWithMedia { .. }
         | PromptPart::Batch { .. } => {
             return Ok(());
         }

@@ -57,6 +57,7 @@ pub(crate) fn store(blocks: std::ops::Range<u32>) -> StoredBlocks {
         tokens: tokens(blocks),
         block_size: size(),
         lora: None,
+        media: Vec::new(),
         salt: None,
         tier: Tier::Device,
     }

@@ -97,6 +97,7 @@ impl IndexStream {
             tokens: prefix[from..].to_vec(),
             block_size: size(),
             lora: None,
+            media: Vec::new(),
             salt: None,
             tier,
         };

@@ -214,6 +214,7 @@ impl TestFleet {
             tokens: tokens[..whole].to_vec(),
             block_size: block_size(),
             lora: None,
+            media: Vec::new(),
             salt: None,
             tier,
         });
