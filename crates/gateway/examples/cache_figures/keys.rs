@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 use response_cache::{CacheEntry, CacheKey, CacheLookup, ResponseCache};
 use tokio::runtime::Runtime;
 
-use crate::{figures::BoundedFigure, stopwatch::us_per_call};
+use crate::{figures::BoundedFigure, settings, stopwatch::us_per_call};
 
 const CALLS: u32 = 10_000;
 const ENTRIES: u32 = 1_000;
@@ -61,19 +61,7 @@ fn bounded(what: String, measured: f64, at_most: f64) -> BoundedFigure {
 }
 
 fn hit() -> Result<f64, Box<dyn std::error::Error>> {
-    let source = config::ConfigSource {
-        name: "figures",
-        text: Some("response_cache: {enabled: true}\n"),
-        env: &[],
-        own_env: &[],
-        overrides: &[],
-        left_out: &[],
-        more_workers: &[],
-        check_url: |url| Ok(url.to_owned()),
-    };
-    let settings = config::load(source)
-        .map_err(|problems| format!("{problems:?}"))?
-        .response_cache;
+    let settings = settings("response_cache: {enabled: true}\n")?.response_cache;
     let runtime = Runtime::new()?;
     let cache = runtime.block_on(async {
         ResponseCache::start(&settings, None, Clock::system(), &mut Registry::default())

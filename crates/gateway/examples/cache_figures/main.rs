@@ -5,8 +5,11 @@
 
 mod figures;
 mod keys;
+#[path = "../../../redis-store/tests/redis_server/mod.rs"]
+mod redis_server;
 mod ring;
 mod scoring;
+mod silent_redis;
 mod stopwatch;
 mod view;
 
@@ -21,6 +24,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         ring::figures(),
         view::figures()?,
         scoring::figures(),
+        silent_redis::figures()?,
     ]
     .into_iter()
     .flatten()
@@ -35,4 +39,19 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The settings of a configuration with these sections.
+fn settings(text: &str) -> Result<config::Settings, String> {
+    let source = config::ConfigSource {
+        name: "figures",
+        text: Some(text),
+        env: &[],
+        own_env: &[],
+        overrides: &[],
+        left_out: &[],
+        more_workers: &[],
+        check_url: |url| Ok(url.to_owned()),
+    };
+    config::load(source).map_err(|problems| format!("{problems:?}"))
 }
