@@ -19,6 +19,10 @@ pub struct RouteRequest {
     pub prompt: Option<Value>,
     /// The prompt, tokenized.
     pub token_ids: Option<Vec<u32>>,
+    /// The multimodal items of `token_ids`, as in vLLM's `/inference/v1/generate`: `mm_hashes` and
+    /// `mm_placeholders`.
+    #[schemars(extend("type" = ["object", "null"]))]
+    pub features: Option<Value>,
     /// Tools of a chat, which are part of its prompt.
     pub tools: Option<Vec<Value>>,
     /// Reserve the target under this id, of 1 to 128 visible ASCII characters; data listener only.

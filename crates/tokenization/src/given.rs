@@ -2,8 +2,9 @@
 
 use dialect::{Fidelity, MediaPlaceholder, PromptPart, RequestView};
 use kv_blocks::{HashScheme, MediaItem, PromptBlocks, PromptMedia};
+use routing::receipt::PromptSource;
 
-use crate::tokenized_prompt::{PromptSource, TokenizedPrompt};
+use crate::tokenized_prompt::TokenizedPrompt;
 
 /// Identifies a prompt of token ids; `None` if it is none.
 pub(crate) fn identify(view: &RequestView<'_>, scheme: HashScheme) -> Option<TokenizedPrompt> {

@@ -5,7 +5,7 @@
 macro_rules! keys {
     ($($key:ident $name:literal)*) => {
         /// A key that routing reads.
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, PartialEq)]
         pub(super) enum Key { $($key),* }
 
         impl Key {

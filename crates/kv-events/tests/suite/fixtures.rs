@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use contract_id::contract;
-use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Tier};
+use kv_blocks::{EngineHash, IndexUpdate, MediaHash, NamedBlocks, Tier};
 use kv_events::{
     continuum, standard, trtllm,
     vllm::{

@@ -80,7 +80,9 @@ fn the_multimodal_items_of_each_block_are_part_of_its_identity() {
         stored.media,
         [
             MediaHash::of([("image", 3)]),
-            MediaHash::of([("image", -1), ("audio", 2)])
+            MediaHash::of([("image", -1), ("audio", 2)]),
+            None,
+            None
         ]
     );
 

@@ -50,6 +50,7 @@ mod lmcache;
 mod lmcache_events;
 mod long_warm_up;
 mod model_routing;
+mod multimodal;
 mod native_generation;
 mod openapi;
 mod parity;

@@ -76,6 +76,10 @@ pub(super) fn read<'a>(
     }
     if let Some(ids) = token_ids {
         view.prompt = PromptPart::TokenIds(ids);
+        if fields.features {
+            let with_media = dialect::view(Dialect::TokenIds, body)?;
+            (view.prompt, view.fidelity) = (with_media.prompt, with_media.fidelity);
+        }
     } else {
         check_form(&view.prompt)?;
     }
@@ -139,6 +143,7 @@ struct RouteFields {
     own: HashMap<&'static str, Value>,
     messages: bool,
     prompt: bool,
+    features: bool,
     /// A field that occurs twice.
     twice: Option<&'static str>,
 }
@@ -186,6 +191,7 @@ impl<'de> Deserialize<'de> for RouteFields {
                     match key.as_str() {
                         "messages" => fields.messages = there,
                         "prompt" => fields.prompt = there,
+                        "features" => fields.features = there,
                         _ => {}
                     }
                 }
@@ -282,7 +288,7 @@ mod tests {
     #[test]
     fn the_fields_that_are_read_are_those_of_the_described_body() {
         let described = serde_json::json!(api::RouteRequest::default());
-        let prompt = ["model", "messages", "prompt", "tools"];
+        let prompt = ["model", "messages", "prompt", "features", "tools"];
         let options = described.as_object().expect("an object").keys();
         assert!(options.filter(|key| !prompt.contains(&&***key)).eq(OWN));
     }
@@ -313,6 +319,11 @@ mod tests {
         assert_eq!(
             prompt(r#"{"model":"m","token_ids":[1,2,4294967295]}"#),
             "TokenIds([1, 2, 4294967295])"
+        );
+        let features = r#""features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1,"length":1}]}}"#;
+        assert!(
+            prompt(&format!(r#"{{"model":"m","token_ids":[1,2],{features}}}"#))
+                .starts_with("TokenIdsWithMedia { ids: [1, 2]")
         );
         for body in [
             r#"{"model":"m"}"#,

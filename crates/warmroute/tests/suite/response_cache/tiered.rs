@@ -49,7 +49,7 @@ impl TieredFixture {
         let encrypted = plain.replace("http://", "https://");
         let ca = self.folder.path().join(authority).display().to_string();
         let config = format!(
-            "response_cache: {{enabled: true, backend: tiered, lookup_budget: 2s, l2: {{type: s3, {encrypted}, tls_ca: {ca}, \
+            "response_cache: {{enabled: true, backend: tiered, lookup_budget: 20s, l2: {{type: s3, {encrypted}, tls_ca: {ca}, \
              access_key: \"${{S3_ACCESS_KEY}}\", secret_key: \"${{S3_SECRET_KEY}}\"{l2}}}{keys}}}\n"
         );
         std::fs::write(file.path(), config).unwrap();
