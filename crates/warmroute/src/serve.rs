@@ -187,10 +187,10 @@ fn announce(running: &RunningRouter, print_ready: bool) {
             "role": "serve",
             "data": data.to_string(),
             "admin": admin.to_string(),
-            "metrics": metrics,
             "pid": std::process::id(),
             "also": also.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "probe": running.probes.lock().as_ref().map(|probes| probes.address.to_string()),
+            "metrics": metrics,
         });
         output::out(&line.to_string());
     }

@@ -541,6 +541,27 @@ fn a_public_metrics_listener_requires_the_operators_token() {
 }
 
 #[test]
+#[contract("V44")]
+fn a_metrics_listener_without_metrics_is_a_warning() {
+    let notices = |text: &str| -> Vec<String> {
+        let settings = sources::settings(text);
+        let keys = settings.ignored_keys().iter();
+        keys.map(|key| format!("{}: {}", key.path, key.message))
+            .collect()
+    };
+    assert_eq!(
+        notices("metrics: {enabled: false, listen: \"127.0.0.1:29000\"}"),
+        ["metrics.listen: has no effect: metrics.enabled is false"]
+    );
+    for fine in [
+        "metrics: {enabled: false}",
+        "metrics: {listen: \"127.0.0.1:29000\"}",
+    ] {
+        assert!(notices(fine).is_empty(), "{fine}");
+    }
+}
+
+#[test]
 fn no_two_listeners_have_the_same_address() {
     for (text, path, other) in [
         (
