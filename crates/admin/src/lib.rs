@@ -1,4 +1,5 @@
-//! The operators' listener: the router's state, its decisions and its metrics.
+//! The operators' listener: the router's state, its decisions and its metrics, which may have a
+//! listener of their own too.
 //!
 //! It only reads, and passes changes to [`Control`]; the request path does not know it exists. No
 //! answer contains prompt text.
@@ -49,7 +50,7 @@ pub use conductor::residents;
 pub use control::{Control, NamedWorker, WorkerRejection};
 pub use doctor::Doctor;
 pub use drain::{Drain, DrainStatus};
-pub use listener::{serve, serve_routes};
+pub use listener::{AdminListeners, ProtectedListener, serve, serve_routes};
 pub use metrics::MetricsPage;
 pub use parts::{AdminParts, DecisionParts, KvIndexParts, ShutdownParts};
 pub use route::DryRun;
@@ -70,6 +71,15 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
         .method_not_allowed_fallback(response::method_not_allowed)
         .with_state(parts)
         .merge(conductor)
+}
+
+/// Returns the only route of the metrics listener.
+pub(crate) fn metrics_routes(page: MetricsPage) -> Routes {
+    Routes::new()
+        .route("/metrics", get(metrics::text))
+        .fallback(response::only_metrics)
+        .method_not_allowed_fallback(response::method_not_allowed)
+        .with_state(page)
 }
 
 /// A path and what its methods do.

@@ -1,4 +1,4 @@
-//! Serves the admin routes.
+//! Serves the admin routes, and `/metrics` on a listener of its own if there is one.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -12,11 +12,10 @@ use net::server::{Acceptor, ClientStream, ConnectionSlot, in_progress};
 use supervision::{Task, contain};
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::{Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, routes};
+use crate::{
+    Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, metrics_routes, routes,
+};
 
-/// Connection limit: operators, scrapers and a dashboard. At the limit the longest idle one yields
-/// to a new one.
-const MAX_CONNECTIONS: usize = 256;
 /// Time limit of a request head.
 const HEAD: Duration = Duration::from_secs(10);
 /// Time limit of an idle connection.
@@ -24,27 +23,78 @@ const IDLE: Duration = Duration::from_secs(75);
 /// Time after which a reader that takes nothing of its reply is dropped.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Serves the admin routes on `listener` until `stop` is set.
-pub async fn serve(
-    parts: AdminParts,
-    access: Access,
-    listener: Arc<net::Listener>,
-    stop: watch::Receiver<bool>,
-) {
+/// A bound socket, and which of its callers are answered.
+#[derive(Debug)]
+pub struct ProtectedListener {
+    /// The socket.
+    pub listener: Arc<net::Listener>,
+    /// Who is admitted.
+    pub access: Access,
+}
+
+/// The sockets of this crate's routes.
+#[derive(Debug)]
+pub struct AdminListeners {
+    /// For operators: all routes.
+    pub admin: ProtectedListener,
+    /// For scrapers: `/metrics` alone.
+    pub metrics: Option<ProtectedListener>,
+}
+
+/// How one listener accepts connections.
+struct AcceptRules {
+    /// Name of the accepting task.
+    task: &'static str,
+    /// Connection limit. At the limit the longest idle one yields to a new one.
+    max_connections: usize,
+}
+
+/// Operators, scrapers and a dashboard.
+const ADMIN: AcceptRules = AcceptRules {
+    task: "admin_accept",
+    max_connections: 256,
+};
+/// Scrapers.
+const METRICS: AcceptRules = AcceptRules {
+    task: "metrics_accept",
+    max_connections: 64,
+};
+
+/// Serves the admin routes, and the metrics on their own listener, until `stop` is set.
+pub async fn serve(parts: AdminParts, listeners: AdminListeners, stop: watch::Receiver<bool>) {
     {
         let mut registry = parts.metrics.registry.write();
         registry.register_collector(Box::new(Gauges::of(&parts)));
         registry.register_collector(Box::new(KvCollector::of(&parts)));
     }
-    serve_routes(routes(parts, &access), access, listener, stop).await;
+    let AdminListeners { admin, metrics } = listeners;
+    let metrics = metrics.map(|metrics| {
+        let routes = metrics_routes(parts.metrics.clone());
+        accept_by(&METRICS, routes, metrics, stop.clone())
+    });
+    let scraped = async {
+        if let Some(metrics) = metrics {
+            metrics.await;
+        }
+    };
+    let operated = accept_by(&ADMIN, routes(parts, &admin.access), admin, stop);
+    tokio::join!(operated, scraped);
 }
 
-/// Serves `routes` to callers that `access` admits, until `stop` is set. Answers are short: those
-/// still running then are cut.
+/// Serves `routes` to callers that the listener admits, until `stop` is set. Answers are short:
+/// those still running then are cut.
 pub async fn serve_routes(
     routes: Router,
-    access: Access,
-    listener: Arc<net::Listener>,
+    listener: ProtectedListener,
+    stop: watch::Receiver<bool>,
+) {
+    accept_by(&ADMIN, routes, listener, stop).await;
+}
+
+async fn accept_by(
+    rules: &AcceptRules,
+    routes: Router,
+    ProtectedListener { listener, access }: ProtectedListener,
     mut stop: watch::Receiver<bool>,
 ) {
     let routes = routes.layer(axum::middleware::from_fn_with_state(
@@ -54,8 +104,8 @@ pub async fn serve_routes(
     let service = TowerToHyperService::new(routes);
     // Outside the accept task: a panic there costs no connection.
     let mut connections = JoinSet::new();
-    let mut acceptor = Acceptor::new(listener, MAX_CONNECTIONS);
-    let mut task = Task::new("admin_accept");
+    let mut acceptor = Acceptor::new(listener, rules.max_connections);
+    let mut task = Task::new(rules.task);
     while task
         .attempt(accept(&service, &mut acceptor, &mut stop, &mut connections))
         .await

@@ -44,27 +44,33 @@ pub(crate) fn error(error: &ApiError) -> Response {
 }
 
 pub(crate) async fn unknown_route(uri: Uri) -> Response {
-    let path: String = uri
-        .path()
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(100)
-        .collect();
     error(&ApiError::new(
         ErrorCode::UnknownRoute,
-        format!("no route {path} on the admin listener"),
+        format!("no route {} on the admin listener", shown_path(&uri)),
+    ))
+}
+
+/// The reply of the metrics listener to any other path.
+pub(crate) async fn only_metrics(uri: Uri) -> Response {
+    let path = shown_path(&uri);
+    error(&ApiError::new(
+        ErrorCode::UnknownRoute,
+        format!(
+            "no route {path} on the metrics listener: it answers GET /metrics, the admin listener the rest"
+        ),
     ))
 }
 
 pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> Response {
-    let path: String = uri
-        .path()
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(100)
-        .collect();
+    let path = shown_path(&uri);
     error(&ApiError::new(
         ErrorCode::MethodNotAllowed,
         format!("{path} does not answer {method}: use GET"),
     ))
+}
+
+/// Returns a path for a message: short, and without control characters.
+fn shown_path(uri: &Uri) -> String {
+    let path = uri.path().chars();
+    path.filter(|c| !c.is_control()).take(100).collect()
 }

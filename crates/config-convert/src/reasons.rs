@@ -86,8 +86,8 @@ pub(super) const VLLM_ROUTER: Reasons = &[
         "workers come from workers, discovery.file, discovery.dns or the admin API",
     ),
     (
-        &["metrics", "prometheus_port", "prometheus_host"],
-        "metrics are at /metrics of admin.listen",
+        &["prometheus_duration_buckets"],
+        "histograms have fixed buckets",
     ),
     (&["log_dir"], "the log goes to stderr"),
     (&["host"], "names are not resolved: write an address"),

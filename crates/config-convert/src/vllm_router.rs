@@ -5,6 +5,7 @@ mod caches;
 mod content;
 mod keys;
 mod lmcache;
+mod metrics;
 mod policy;
 mod pools;
 mod preprocessing;
@@ -132,6 +133,7 @@ impl Conversion {
         self.keys(TOP, &mut top);
         self.process(&mut top);
         self.serving(&mut top);
+        self.metrics(&mut top);
         self.traces(&mut top);
         self.preprocessing(&mut top);
         self.content(&mut top);

@@ -65,6 +65,7 @@ pub(crate) fn build(
 /// Checks the relations between keys that need nothing but the keys.
 fn check_sections(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     listeners::are_safe(root, problems);
+    listeners::are_distinct(root, problems);
     tls::listeners_are_whole(root, problems);
     parity_ratios_are_in_order(root, problems);
     server::check_body_fits(root.key("server"), problems);

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use admin::{Access, Token};
+use admin::{Access, ProtectedListener, Token};
 use clap::Args;
 use config::{Override, Problem, Settings};
 use indexer::{Indexer, IndexerParts, ResidentInstances};
@@ -131,8 +131,10 @@ async fn until_signal(
     let (stop, stopped) = watch::channel(false);
     let served = runtime::spawn(admin::serve_routes(
         indexer::stand_alone(indexer),
-        access,
-        Arc::new(listener),
+        ProtectedListener {
+            listener: Arc::new(listener),
+            access,
+        },
         stopped,
     ));
     match stops {

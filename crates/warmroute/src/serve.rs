@@ -18,7 +18,7 @@ use crate::{
     live::SourceTexts,
     logging, output, settings,
     signals::{StopSignal, StopSignals},
-    wire_up::{self, RunningRouter, StartOptions},
+    wire_up::{self, ListenAddresses, RunningRouter, StartOptions},
 };
 
 /// Exit code of a drain that had to cut streams.
@@ -165,23 +165,32 @@ async fn ended(
 async fn show_examples(running: &RunningRouter, examples: &Examples) -> Infallible {
     running.fleet.first_verdicts().await;
     let snapshot = running.fleet.snapshot();
-    for command in examples.commands(&running.data, &running.admin, examples::model(&snapshot)) {
+    let (data, admin) = (&running.addresses.data, &running.addresses.admin);
+    for command in examples.commands(data, admin, examples::model(&snapshot)) {
         output::err(&command);
     }
     std::future::pending().await
 }
 
 fn announce(running: &RunningRouter, print_ready: bool) {
-    tracing::info!(data = %running.data, admin = %running.admin, "listening");
+    let ListenAddresses {
+        data,
+        also,
+        admin,
+        metrics,
+    } = &running.addresses;
+    let metrics = metrics.as_ref().map(ToString::to_string);
+    tracing::info!(%data, %admin, metrics, "listening");
     if print_ready {
         let line = json!({
             "event": "listening",
             "role": "serve",
-            "data": running.data.to_string(),
-            "admin": running.admin.to_string(),
+            "data": data.to_string(),
+            "admin": admin.to_string(),
             "pid": std::process::id(),
-            "also": running.also.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "also": also.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "probe": running.probes.lock().as_ref().map(|probes| probes.address.to_string()),
+            "metrics": metrics,
         });
         output::out(&line.to_string());
     }

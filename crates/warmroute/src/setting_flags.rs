@@ -66,6 +66,9 @@ setting_flags! {
         /// Where operators connect [default: 127.0.0.1:9191].
         #[arg(long, value_name = "ADDR")]
         admin_listen: Option<String> => "admin.listen";
+        /// Where scrapers connect for /metrics, beside the admin listener [default: nowhere].
+        #[arg(long, value_name = "ADDR")]
+        metrics_listen: Option<String> => "metrics.listen";
     }
 }
 

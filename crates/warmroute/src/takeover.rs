@@ -23,10 +23,7 @@ use std::{
 use bytes::Bytes;
 use config::Settings;
 use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
-use net::{
-    Address, ListenAddr, Listener, Listeners, SharedListener, TrustRoots, WorkerUrl, fetch,
-    handover,
-};
+use net::{Address, ListenAddr, Listener, SharedListener, TrustRoots, WorkerUrl, fetch, handover};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -64,6 +61,8 @@ pub(crate) enum SocketPurpose {
     Data,
     /// Admin listener.
     Admin,
+    /// Metrics listener.
+    Metrics,
 }
 
 /// Text sent with the sockets, in their order.
@@ -93,17 +92,9 @@ pub(crate) struct SocketHandover {
 impl SocketHandover {
     /// Returns the handover of a process with these listeners.
     pub(crate) fn new(
-        data: &Listeners,
-        admin: &Arc<Listener>,
+        listeners: Vec<(SocketPurpose, Weak<Listener>)>,
         draining: Arc<DrainProgress>,
     ) -> Arc<Self> {
-        let data = data
-            .all()
-            .iter()
-            .map(|listener| (SocketPurpose::Data, Arc::downgrade(listener)));
-        let listeners = data
-            .chain([(SocketPurpose::Admin, Arc::downgrade(admin))])
-            .collect();
         Arc::new(Self {
             listeners,
             draining,

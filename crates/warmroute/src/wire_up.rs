@@ -8,7 +8,7 @@ mod redis;
 use std::{sync::Arc, time::Duration};
 
 use admin::{
-    Access, AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
+    AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
     ShutdownParts, Takeover, Token,
 };
 use config::Settings;
@@ -22,7 +22,7 @@ use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use lmcache::Controller;
-use net::{Clock, Destinations, ListenAddr};
+use net::{Clock, Destinations};
 use otlp::SpanExporter;
 use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
@@ -33,6 +33,7 @@ use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::error::StartError;
 use self::listeners::BoundListeners;
+pub(crate) use self::listeners::ListenAddresses;
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
@@ -59,12 +60,8 @@ pub(crate) struct StartOptions {
 
 /// A running router.
 pub(crate) struct RunningRouter {
-    /// Address of the data listener.
-    pub(crate) data: ListenAddr,
-    /// Addresses of further data listeners.
-    pub(crate) also: Vec<ListenAddr>,
-    /// Address of the admin listener.
-    pub(crate) admin: ListenAddr,
+    /// Where it listens.
+    pub(crate) addresses: ListenAddresses,
     /// Separate listener for probes, if configured.
     pub(crate) probes: Mutex<Option<ProbeListener>>,
     /// Ring of receipts.
@@ -108,7 +105,7 @@ pub(crate) async fn start(
         true => takeover::inherit_sockets(&settings).await?,
         false => None,
     };
-    let bound = listeners::bind(&settings, inherited.as_mut()).await?;
+    let bound = listeners::bind(&settings, extras.token.as_ref(), inherited.as_mut()).await?;
     let (probe, is_takeover) = (bound.probe.clone(), bound.is_takeover);
     // On the heap: a whole configuration is part of it.
     let started = Box::pin(start_on(settings, sources, extras, bound));
@@ -162,9 +159,10 @@ async fn start_on(
     extras: StartOptions,
     bound: BoundListeners,
 ) -> Result<(RunningRouter, Arc<CurrentGateway>), StartError> {
+    let (addresses, sockets) = (bound.addresses(), bound.sockets());
     let BoundListeners {
         data,
-        admin,
+        operators,
         is_takeover,
         ..
     } = bound;
@@ -180,10 +178,6 @@ async fn start_on(
         kv_counters,
     } = DecisionCore::new(&settings);
     let in_force = Arc::new(settings.clone());
-    let access = Access {
-        token: extras.token,
-        loopback: settings.admin.listen.is_local(),
-    };
     let (serve_metrics, requires_key) = (settings.metrics.enabled, extras.keys.required());
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
@@ -248,7 +242,7 @@ async fn start_on(
         cache: Arc::clone(&cache),
         clock,
     };
-    let handing = SocketHandover::new(&data, &admin, Arc::clone(&draining));
+    let handing = SocketHandover::new(sockets, Arc::clone(&draining));
     let live = LiveConfig::new(parts, Arc::clone(&in_force), sources, &mut registry);
     let parts = AdminParts {
         fleet: Arc::clone(&fleet),
@@ -280,20 +274,14 @@ async fn start_on(
     };
     let (stop_sinks, sinks_stopped) = watch::channel(false);
     let (stop_admin, admin_stopped) = watch::channel(false);
-    let mut addresses = data.addresses().into_iter();
     let watch_task = runtime::spawn(live::follow_sources(Arc::clone(&live)));
     if is_takeover {
         wait_for_first_probes(&live, &fleet).await;
     }
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let running = RunningRouter {
-        // There is always a first one.
-        data: addresses
-            .next()
-            .unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0)),
-        also: addresses.collect(),
+        addresses,
         probes: Mutex::new(None),
-        admin: admin.address(),
         ring,
         fleet,
         stop: StopSignals {
@@ -307,7 +295,7 @@ async fn start_on(
             data: runtime::spawn(Arc::clone(&draining).carry(listening)),
             log: log.map(|log| runtime::spawn(log.write(sinks_stopped.clone()))),
             spans: exporter.map(|exporter| runtime::spawn(exporter.run(sinks_stopped))),
-            admin: runtime::spawn(admin::serve(parts, access, admin, admin_stopped)),
+            admin: runtime::spawn(admin::serve(parts, operators, admin_stopped)),
         },
         draining,
         handing,

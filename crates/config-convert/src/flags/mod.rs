@@ -40,6 +40,8 @@ impl SourceRouter {
 
 /// Default port of both routers; clients know it.
 const PORT: &str = "30000";
+/// Default port of both routers' metrics; scrapers know it.
+const METRICS_PORT: &str = "29000";
 /// Default policy of both routers.
 const POLICY: &str = "cache_aware";
 /// Most words accepted: ten times more than either router has flags.
@@ -246,6 +248,7 @@ impl ParsedFlags {
         for (path, value) in [
             (&["policy", "type"][..], POLICY),
             (&["port"], PORT),
+            (&["metrics", "port"], METRICS_PORT),
             (&["trace_config", "enable_trace"], "false"),
         ] {
             let place = path

@@ -64,6 +64,8 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     flag("host", FlagMeaning::Key(&["host"])),
     flag("port", FlagMeaning::Key(&["port"])),
+    flag("prometheus-host", FlagMeaning::Key(&["metrics", "host"])),
+    flag("prometheus-port", FlagMeaning::Key(&["metrics", "port"])),
     flag("model-path", FlagMeaning::Key(&["model_path"])),
     flag("tokenizer-path", FlagMeaning::Key(&["tokenizer_path"])),
     flag("chat-template", FlagMeaning::Key(&["chat_template"])),

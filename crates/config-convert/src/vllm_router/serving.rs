@@ -8,7 +8,7 @@ use super::{
     Conversion, KeyMapping,
     keys::{COUNT, MILLISECONDS_OR_ZERO, SECONDS, key},
 };
-use crate::source_config::UnreadFields;
+use crate::source_config::{SourceField, UnreadFields};
 
 /// Number of attempts: that router's "retries" include the first one.
 const SENDS: ValueKind = int(1, 100);
@@ -74,47 +74,53 @@ impl Conversion {
         value == Some(Value::Bool(true))
     }
 
-    /// Converts two keys to one of ours. A host name would have to be resolved, and stays without a
-    /// counterpart.
+    /// Converts two keys to one of ours.
     fn listen(&mut self, top: &mut UnreadFields<'_>) {
         let (host, port) = (top.take("host"), top.take("port"));
-        let place = top.place("port", port.as_ref());
-        let number = port.and_then(|port| self.given.value(&port, &int(0, 65_535)));
-        let port = match number {
-            Some(Value::Int(port)) => u16::try_from(port).ok(),
-            _ => None,
-        };
-        let Some(host) = host else {
+        let (host_place, port_place) = (
+            top.place("host", host.as_ref()),
+            top.place("port", port.as_ref()),
+        );
+        let port = self.port(port.as_ref());
+        let Some(address) = host.and_then(|host| self.host(host)) else {
             if let Some(port) = port {
-                self.set("server.port", port.to_string(), &place);
+                self.set("server.port", port.to_string(), &port_place);
             }
             return;
         };
-        let text = self.given.value(&host, &ValueKind::Text);
-        let Some(Value::Text(text)) = text else {
-            return;
-        };
-        let address = if text == "localhost" {
-            Ok(IpAddr::from([127, 0, 0, 1]))
-        } else {
-            text.parse::<IpAddr>()
-        };
-        let Ok(address) = address else {
-            self.given.unused(host);
-            if let Some(port) = port {
-                self.set("server.port", port.to_string(), &place);
-            }
-            return;
-        };
-        let place = host.place();
         // Our default port if that file leaves it out.
         let listen = SocketAddr::new(address, port.unwrap_or(8080));
-        self.set("server.listen", format!("\"{listen}\""), &place);
+        self.set("server.listen", format!("\"{listen}\""), &host_place);
         if !address.is_loopback() {
             let note =
                 "others can reach this: protect it with a key (--api-key), or set insecure_open";
             self.ours.note("server.listen", note.to_owned());
         }
+    }
+
+    /// Reads the port of a listener.
+    pub(super) fn port(&mut self, field: Option<&SourceField<'_>>) -> Option<u16> {
+        match self.given.value(field?, &int(0, 65_535)) {
+            Some(Value::Int(port)) => u16::try_from(port).ok(),
+            _ => None,
+        }
+    }
+
+    /// Reads the host of a listener. A host name would have to be resolved, and stays without a
+    /// counterpart.
+    pub(super) fn host(&mut self, field: SourceField<'_>) -> Option<IpAddr> {
+        let Some(Value::Text(text)) = self.given.value(&field, &ValueKind::Text) else {
+            return None;
+        };
+        let address = if text == "localhost" {
+            Some(IpAddr::from([127, 0, 0, 1]))
+        } else {
+            text.parse().ok()
+        };
+        if address.is_none() {
+            self.given.unused(field);
+        }
+        address
     }
 
     fn retries(&mut self, top: &mut UnreadFields<'_>) {

@@ -341,7 +341,7 @@ fn limits_switches_and_the_tokenizer_of_a_file_are_kept() {
 
 /// Every key of that router's file that stays behind, each once.
 const LEFT: &str = "api_key_validation_urls: ['http://auth']\nadmin_api_key: sk-hush\ninbound_api_key: sk-hush\n\
-    api_keys: [{key: sk-hush}]\ndiscovery: {enabled: true}\nmetrics: {port: 29000}\nlog_dir: /tmp\nhost: router.local\n\
+    api_keys: [{key: sk-hush}]\ndiscovery: {enabled: true}\nmetrics: {host: metrics.local}\nlog_dir: /tmp\nhost: router.local\n\
     request_id_headers: [x]\nmax_concurrent_requests: 5\nrate_limit_tokens_per_second: 5\ncors_allowed_origins: ['*']\n\
     retry: {backoff_multiplier: 2, jitter_factor: 0.1}\ncircuit_breaker: {success_threshold: 2, window_duration_secs: 9}\n\
     enable_igw: true\ntokenizer_model_map: {a: b}\nhistory_backend: none\nenable_profiling: true\nprofile_timeout_secs: 9\n\
@@ -363,7 +363,7 @@ fn each_key_without_a_counterpart_has_a_reason_of_its_own() {
     assert!(!text.contains("sk-hush"), "{text}");
     let text = converted("my_key: 1\n");
     assert!(text.contains("# no counterpart: my_key\n#   the conversion does not know it\n"));
-    let flags = "--worker-urls http://a:1 --log-dir /tmp --prometheus-port 1 --cors-allowed-origins x --nonsense";
+    let flags = "--worker-urls http://a:1 --log-dir /tmp --prometheus-duration-buckets 1 2 --cors-allowed-origins x --nonsense";
     let text = convert_command(SourceRouter::VllmRouter, "flags", flags).expect("flags");
     let known = |(_, reason): &&(&str, &str)| !reason.contains("does not know");
     assert_eq!(
@@ -372,6 +372,66 @@ fn each_key_without_a_counterpart_has_a_reason_of_its_own() {
         "{text}"
     );
     assert_eq!(self::reasons(&text).len(), 4, "{text}");
+}
+
+#[test]
+#[contract("V44")]
+fn the_metrics_keep_their_listener() {
+    let listen = |theirs: &str| {
+        let listen = settings(&converted(theirs)).metrics.listen;
+        listen.map(|address| address.to_string())
+    };
+    let at = |address: &str| Some(address.to_owned());
+    assert_eq!(listen(""), None);
+    // Its own defaults.
+    assert_eq!(listen("metrics: {}\n"), at("127.0.0.1:29000"));
+    assert_eq!(listen("metrics: {port: 1}\n"), at("127.0.0.1:1"));
+    assert_eq!(listen("metrics: {host: '::1', port: 1}\n"), at("[::1]:1"));
+    assert_eq!(
+        listen("metrics: {host: localhost}\n"),
+        at("127.0.0.1:29000")
+    );
+    let named = converted("metrics: {host: metrics.local, port: 1}\n");
+    assert_eq!(
+        reasons(&named),
+        [("metrics.host", "names are not resolved: write an address")]
+    );
+    assert!(named.contains("  listen: \"127.0.0.1:1\"\n"), "{named}");
+}
+
+#[test]
+#[contract("V44")]
+fn the_metrics_of_a_command_line_keep_port_29000_on_loopback_unless_a_flag_says_otherwise() {
+    let convert = |router, flags: &str| {
+        let line = format!("--worker-urls http://a:1 {flags}");
+        let text = convert_command(router, "flags", &line).expect("flags");
+        assert!(reasons(&text).is_empty(), "{text}");
+        text
+    };
+    for router in [SourceRouter::Smg, SourceRouter::VllmRouter] {
+        for (flags, address) in [
+            ("", "127.0.0.1:29000"),
+            ("--prometheus-port 9100", "127.0.0.1:9100"),
+            ("--prometheus-host ::1", "[::1]:29000"),
+            ("--router-prometheus-port=0", "127.0.0.1:0"),
+        ] {
+            let listen = settings(&convert(router, flags)).metrics.listen;
+            assert_eq!(
+                listen.map(|listen| listen.to_string()).as_deref(),
+                Some(address),
+                "{flags}"
+            );
+        }
+        // Open to other machines: the file says what it needs, and does not load unchanged.
+        let open = convert(router, "--prometheus-host 0.0.0.0");
+        assert!(
+            open.contains(
+                "  listen: \"0.0.0.0:29000\"  # others can reach this: set admin.token_file"
+            ),
+            "{open}"
+        );
+        assert!(open.contains("in this version: metrics.listen\n"), "{open}");
+    }
 }
 
 #[test]

@@ -44,6 +44,15 @@ pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDr
         let draft = warning("replicas.reset_states", replicas, message);
         found.push(draft.expected("this key left out"));
     }
+    let listen = root.key("metrics").key("listen");
+    if settings.metrics.listen.is_some() && !settings.metrics.enabled {
+        let draft = warning(
+            "metrics.listen",
+            listen,
+            "has no effect: metrics.enabled is false",
+        );
+        found.push(draft.expected("metrics.enabled true, or this key left out"));
+    }
     let prediction = root.key("kv_events").key("prediction");
     for name in PREDICTION.iter().filter(|_| settings.kv_events.enabled) {
         let key = prediction.key(name);

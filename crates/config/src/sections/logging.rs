@@ -1,5 +1,7 @@
 //! Sections `logging` and `metrics`.
 
+use settings::ListenSetting;
+
 settings::section! {
     /// Section `logging`.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,10 @@ settings::section! {
     pub struct MetricsSection {
         /// Serve `/metrics`.
         enabled: bool = "true", restart;
+        /// Address that serves only `/metrics`, beside the admin listener and with its token and
+        /// TLS. Any address but loopback requires `admin.token_file`. Unset: `/metrics` is on the
+        /// admin listener only.
+        listen: Option<ListenSetting> = "~", restart;
         /// Add exemplars to histograms.
         exemplars: bool = "true", later;
     }

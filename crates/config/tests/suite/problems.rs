@@ -526,6 +526,88 @@ fn a_public_listener_requires_authentication_or_insecure_open() {
 }
 
 #[test]
+#[contract("V44")]
+fn a_public_metrics_listener_requires_the_operators_token() {
+    let open = problem("metrics: {listen: \"0.0.0.0:29000\"}");
+    assert_eq!(open.path, "metrics.listen");
+    assert!(open.to_string().contains("admin.token_file"), "{open}");
+    sources::settings("metrics: {listen: \"0.0.0.0:29000\"}\nadmin: {token_file: /t}");
+    for local in ["127.0.0.1:29000", "[::1]:29000", "unix:/run/m.sock"] {
+        let settings = sources::settings(&format!("metrics: {{listen: \"{local}\"}}"));
+        let listen = settings.metrics.listen.map(|listen| listen.to_string());
+        assert_eq!(listen.as_deref(), Some(local));
+    }
+    assert_eq!(sources::settings("").metrics.listen, None);
+}
+
+#[test]
+#[contract("V44")]
+fn a_metrics_listener_without_metrics_is_a_warning() {
+    let notices = |text: &str| -> Vec<String> {
+        let settings = sources::settings(text);
+        let keys = settings.ignored_keys().iter();
+        keys.map(|key| format!("{}: {}", key.path, key.message))
+            .collect()
+    };
+    assert_eq!(
+        notices("metrics: {enabled: false, listen: \"127.0.0.1:29000\"}"),
+        ["metrics.listen: has no effect: metrics.enabled is false"]
+    );
+    for fine in [
+        "metrics: {enabled: false}",
+        "metrics: {listen: \"127.0.0.1:29000\"}",
+    ] {
+        assert!(notices(fine).is_empty(), "{fine}");
+    }
+}
+
+#[test]
+fn no_two_listeners_have_the_same_address() {
+    for (text, path, other) in [
+        (
+            "metrics: {listen: \"127.0.0.1:9191\"}",
+            "metrics.listen",
+            "admin.listen",
+        ),
+        (
+            "metrics: {listen: \"127.0.0.1:8080\"}",
+            "metrics.listen",
+            "server.listen",
+        ),
+        (
+            "server: {also_listen: [\"127.0.0.1:1\", \"127.0.0.1:8080\"]}",
+            "server.also_listen",
+            "server.listen",
+        ),
+        (
+            "server: {probe_listen: \"unix:/p\"}\nmetrics: {listen: \"unix:/p\"}",
+            "metrics.listen",
+            "server.probe_listen",
+        ),
+        (
+            "server: {also_listen: [\"127.0.0.1:9191\"]}",
+            "admin.listen",
+            "server.also_listen",
+        ),
+        (
+            "server: {port: 29000}\nmetrics: {listen: \"127.0.0.1:29000\"}",
+            "metrics.listen",
+            "server.listen",
+        ),
+    ] {
+        let found = problem(text);
+        assert_eq!(found.path, path, "{text}");
+        assert!(
+            found.message.ends_with(&format!("is also `{other}`")),
+            "{found}"
+        );
+    }
+    sources::settings(
+        "server: {listen: \"127.0.0.1:0\", probe_listen: \"127.0.0.1:0\"}\nmetrics: {listen: \"127.0.0.1:0\"}",
+    );
+}
+
+#[test]
 #[contract("F76")]
 fn the_body_budget_is_at_least_the_limit_of_one_body() {
     for (yaml, path) in [

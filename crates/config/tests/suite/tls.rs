@@ -49,7 +49,8 @@ fn a_listener_that_verifies_clients_may_be_public() {
         ["admin.listen"]
     );
     let known = format!("server: {{listen: \"0.0.0.0:1\", also_listen: [\"0.0.0.0:2\"], {tls}}}\n");
-    sources::settings(&format!("{known}admin: {{listen: \"0.0.0.0:3\", {tls}}}\n"));
+    let known = format!("{known}admin: {{listen: \"0.0.0.0:3\", {tls}}}\n");
+    sources::settings(&format!("{known}metrics: {{listen: \"0.0.0.0:4\"}}\n"));
 }
 
 #[test]

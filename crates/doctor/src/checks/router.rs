@@ -67,24 +67,27 @@ fn listener_exposed(settings: &Settings, environment: &Environment) -> Finding {
 
 fn admin_exposed(settings: &Settings) -> Finding {
     let admin = &settings.admin;
-    if admin.listen.is_local() {
+    // The listener of the metrics has the token and the certificate of the admin listener.
+    let Some(open) = std::iter::once(&admin.listen)
+        .chain(&settings.metrics.listen)
+        .find(|address| !address.is_local())
+    else {
         return Finding::ok("operators connect from this machine only").found(&admin.listen);
-    }
+    };
     if admin.token_file.is_some() {
-        return Finding::ok("operators must send a token").found(&admin.listen);
+        return Finding::ok("operators must send a token").found(open);
     }
     if knows_its_clients(admin.tls.as_ref()) {
-        return Finding::ok("operators must show a certificate").found(&admin.listen);
+        return Finding::ok("operators must show a certificate").found(open);
     }
-    let message = format!(
-        "{} can be reached from other machines, and no token is required",
-        admin.listen
-    );
-    Finding::fail(
-        message,
-        "set admin.token_file: FILE, or admin.listen: \"127.0.0.1:9191\"",
-    )
-    .found(&admin.listen)
+    let message = format!("{open} can be reached from other machines, and no token is required");
+    let loopback = if *open == admin.listen {
+        "admin.listen: \"127.0.0.1:9191\""
+    } else {
+        "metrics.listen: \"127.0.0.1:29000\""
+    };
+    let fix = format!("set admin.token_file: FILE, or {loopback}");
+    Finding::fail(message, fix).found(open)
 }
 
 /// Returns whether clients need a certificate of a named authority.
@@ -317,6 +320,16 @@ mod tests {
             router_check(local, &Environment::default(), "listener_exposed").status,
             CheckStatus::Ok
         );
+    }
+
+    #[test]
+    #[contract("G28")]
+    fn the_metrics_listener_is_checked_as_the_admin_listener_is() {
+        let open = "metrics: {listen: \"0.0.0.0:29000\"}\nadmin: {token_file: /t}";
+        let check = router_check(open, &Environment::default(), "admin_exposed");
+        assert_eq!(check.status, CheckStatus::Ok, "{check:?}");
+        assert!(check.message.contains("token"), "{check:?}");
+        assert_eq!(check.found.as_deref(), Some("0.0.0.0:29000"), "{check:?}");
     }
 
     #[test]

@@ -36,8 +36,8 @@ pub(crate) async fn run(
     if output != DemoOutput::Silent {
         output::err(&format!(
             "\n{policy}: {workers} engines behind http://{} (admin http://{}), {} chats, {requests} requests",
-            cluster.router.data,
-            cluster.router.admin,
+            cluster.router.addresses.data,
+            cluster.router.addresses.admin,
             sessions.len()
         ));
     }
@@ -45,7 +45,7 @@ pub(crate) async fn run(
     let mut chats = JoinSet::new();
     for session in sessions {
         let context = ChatContext {
-            router: cluster.router.data.address().clone(),
+            router: cluster.router.addresses.data.address().clone(),
             ring: Arc::clone(&cluster.router.ring),
             counters: Arc::clone(&counters),
             reason_every: requests / REASONS,

@@ -1,9 +1,13 @@
 //! Binds the sockets of a router, or takes them over from a running process, before anything else
 //! is started.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use config::{ServerSection, Settings};
+use admin::{Access, AdminListeners, ProtectedListener, Token};
+use config::{ListenSetting, ServerSection, Settings};
 use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
 use net::{HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
 use tokio::sync::watch;
@@ -21,10 +25,47 @@ const LET_GO: Duration = Duration::from_secs(5);
 /// Bound sockets, and the probe address, which the probe listener binds itself.
 pub(super) struct BoundListeners {
     pub(super) data: Listeners,
-    pub(super) admin: Arc<Listener>,
+    pub(super) operators: AdminListeners,
     pub(super) probe: Option<ListenAddr>,
     /// Whether a running process gave some of them.
     pub(super) is_takeover: bool,
+}
+
+/// Where a router listens.
+pub(crate) struct ListenAddresses {
+    /// Data listener.
+    pub(crate) data: ListenAddr,
+    /// Further data listeners.
+    pub(crate) also: Vec<ListenAddr>,
+    /// Admin listener.
+    pub(crate) admin: ListenAddr,
+    /// Metrics listener, if there is one.
+    pub(crate) metrics: Option<ListenAddr>,
+}
+
+impl BoundListeners {
+    /// Returns the addresses, with the ports that the system chose.
+    pub(super) fn addresses(&self) -> ListenAddresses {
+        let mut data = self.data.addresses().into_iter();
+        ListenAddresses {
+            // There is always a first one.
+            data: data.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0)),
+            also: data.collect(),
+            admin: self.operators.admin.listener.address(),
+            metrics: (self.operators.metrics.as_ref()).map(|it| it.listener.address()),
+        }
+    }
+
+    /// Returns the sockets that another process may take over.
+    pub(super) fn sockets(&self) -> Vec<(SocketPurpose, Weak<Listener>)> {
+        let data = self.data.all().iter().map(|it| (SocketPurpose::Data, it));
+        let metrics = self.operators.metrics.iter();
+        let all = data
+            .chain([(SocketPurpose::Admin, &self.operators.admin.listener)])
+            .chain(metrics.map(|it| (SocketPurpose::Metrics, &it.listener)));
+        all.map(|(purpose, it)| (purpose, Arc::downgrade(it)))
+            .collect()
+    }
 }
 
 /// Returns what the data listener offers in a TLS handshake.
@@ -36,49 +77,80 @@ fn protocols(server: &ServerSection) -> HttpProtocols {
     }
 }
 
-/// Binds the addresses in the settings.
+/// Binds the addresses in the settings. `token`: what operators must send.
 pub(super) async fn bind(
     settings: &Settings,
+    token: Option<&Token>,
     mut inherited: Option<&mut InheritedSockets>,
 ) -> Result<BoundListeners, StartError> {
     let is_takeover = inherited.is_some();
-    let (server, admin) = (&settings.server, &settings.admin);
-    let (server_tls, admin_tls) = (
-        identity(server.tls.as_ref(), protocols(server))?,
-        identity(admin.tls.as_ref(), HttpProtocols::Http1)?,
-    );
-    let mut data = Vec::new();
-    let more_addresses = server
-        .also_listen
-        .iter()
-        .map(|listen| address(listen).chosen_by("server.also_listen"));
-    for listen in std::iter::once(address(&server.listen).chosen_by("--port")).chain(more_addresses)
-    {
-        data.push(
-            open(
-                SocketPurpose::Data,
-                &listen,
-                inherited.as_deref_mut(),
-                server_tls.as_ref(),
-            )
-            .await?,
-        );
-    }
-    let listen = address(&admin.listen).chosen_by("--admin-listen");
-    let admin = open(SocketPurpose::Admin, &listen, inherited, admin_tls.as_ref()).await?;
-    let mut data = data.into_iter();
-    // There is always a first one.
-    let Some(first) = data.next() else {
-        return Err(TakeoverError::new("there is no place to listen").into());
-    };
+    let server = &settings.server;
+    let data = bind_data(server, inherited.as_deref_mut()).await?;
     Ok(BoundListeners {
-        data: Listeners::new(first, data),
-        admin,
+        data,
+        operators: bind_operators(settings, token, inherited).await?,
         probe: server
             .probe_listen
             .as_ref()
             .map(|listen| address(listen).chosen_by("server.probe_listen")),
         is_takeover,
+    })
+}
+
+async fn bind_data(
+    server: &ServerSection,
+    mut inherited: Option<&mut InheritedSockets>,
+) -> Result<Listeners, StartError> {
+    let tls = identity(server.tls.as_ref(), protocols(server))?;
+    let more_addresses = server
+        .also_listen
+        .iter()
+        .map(|listen| address(listen).chosen_by("server.also_listen"));
+    let mut data = Vec::new();
+    for listen in std::iter::once(address(&server.listen).chosen_by("--port")).chain(more_addresses)
+    {
+        let inherited = inherited.as_deref_mut();
+        data.push(open(SocketPurpose::Data, &listen, inherited, tls.as_ref()).await?);
+    }
+    let mut data = data.into_iter();
+    // There is always a first one.
+    let Some(first) = data.next() else {
+        return Err(TakeoverError::new("there is no place to listen").into());
+    };
+    Ok(Listeners::new(first, data))
+}
+
+/// Binds the admin listener and that of the metrics, which has its token and its certificate.
+async fn bind_operators(
+    settings: &Settings,
+    token: Option<&Token>,
+    mut inherited: Option<&mut InheritedSockets>,
+) -> Result<AdminListeners, StartError> {
+    let (admin, metrics) = (&settings.admin, &settings.metrics);
+    let tls = identity(admin.tls.as_ref(), HttpProtocols::Http1)?;
+    let access = |listen: &ListenSetting| Access {
+        token: token.cloned(),
+        loopback: listen.is_local(),
+    };
+    let place = address(&admin.listen).chosen_by("--admin-listen");
+    let reused = inherited.as_deref_mut();
+    let operators = ProtectedListener {
+        listener: open(SocketPurpose::Admin, &place, reused, tls.as_ref()).await?,
+        access: access(&admin.listen),
+    };
+    let scrapers = match metrics.listen.as_ref().filter(|_| metrics.enabled) {
+        Some(listen) => {
+            let place = address(listen).chosen_by("--metrics-listen");
+            Some(ProtectedListener {
+                listener: open(SocketPurpose::Metrics, &place, inherited, tls.as_ref()).await?,
+                access: access(listen),
+            })
+        }
+        None => None,
+    };
+    Ok(AdminListeners {
+        admin: operators,
+        metrics: scrapers,
     })
 }
 

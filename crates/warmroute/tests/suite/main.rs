@@ -49,6 +49,7 @@ mod limits;
 mod lmcache;
 mod lmcache_events;
 mod long_warm_up;
+mod metrics_listener;
 mod model_routing;
 mod multimodal;
 mod native_generation;

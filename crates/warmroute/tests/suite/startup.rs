@@ -278,13 +278,14 @@ fn a_router_without_workers_names_the_next_step() {
 fn a_taken_port_is_one_clear_message() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
-    for (flag, says) in [("--listen", "--port"), ("--admin-listen", "--admin-listen")] {
-        let other = if flag == "--listen" {
-            "--admin-listen"
-        } else {
-            "--listen"
-        };
-        let end = Program::finish(&["serve", "-w", NOBODY, flag, &address, other, "127.0.0.1:0"]);
+    let flags = ["--listen", "--admin-listen", "--metrics-listen"];
+    for (flag, says) in flags.into_iter().zip(["--port", flags[1], flags[2]]) {
+        let mut args = vec!["serve", "-w", NOBODY];
+        for listener in flags {
+            let taken = listener == flag;
+            args.extend([listener, if taken { &*address } else { "127.0.0.1:0" }]);
+        }
+        let end = Program::finish(&args);
         assert_eq!(end.code, Some(1), "{}", end.stderr);
         let lines: Vec<&str> = end.stderr.lines().collect();
         assert_eq!(lines.len(), 1, "{}", end.stderr);

@@ -34,7 +34,7 @@ fn both_listeners_are_encrypted_and_reload_their_certificate() {
     let router = Program::serve_with(
         &format!("server: {{{tls}}}\nadmin: {{{tls}}}\n"),
         &[engine.url()],
-        &[],
+        &["--metrics-listen", "127.0.0.1:0"],
     );
     let (old, new) = (trust_roots(&first.pem()), trust_roots(&second.pem()));
     eventually("the worker is ready", || {
@@ -45,6 +45,9 @@ fn both_listeners_are_encrypted_and_reload_their_certificate() {
         get(&router.admin(), "/admin/workers", &old).unwrap().status,
         200
     );
+    // The metrics have the admin listener's certificate.
+    let metrics = router.ready["metrics"].as_str().unwrap().to_owned();
+    assert_eq!(get(&metrics, "/metrics", &old).unwrap().status, 200);
     assert!(
         get(&router.data(), "/livez", &new).is_err(),
         "its authority has not signed the certificate yet"
@@ -56,6 +59,9 @@ fn both_listeners_are_encrypted_and_reload_their_certificate() {
     });
     eventually("the new certificate at the admin listener", || {
         get(&router.admin(), "/admin/workers", &new).ok()
+    });
+    eventually("the new certificate at the metrics listener", || {
+        get(&metrics, "/metrics", &new).ok()
     });
     assert!(get(&router.data(), "/livez", &old).is_err());
 
