@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
-use kv_blocks::{NamedBlocks, Target, Tier};
+use kv_blocks::{EngineHash, NamedBlocks, Target, Tier};
 
 use super::{IndexState, budget::EvictionEffort, removing::stretch};
 use crate::{
     UpdateOutcome,
     lookup::SharedIndex,
+    medium_streams::StreamBlock,
     report::count,
     runs::{TierSpan, tier_number},
     table::{BlockRef, NoFreeLines},
@@ -64,7 +65,7 @@ impl IndexState {
         &mut self,
         core: &SharedIndex,
         slot: u32,
-        names: &[kv_blocks::EngineHash],
+        names: &[EngineHash],
     ) -> Vec<(usize, BlockRef)> {
         let mut found = Vec::new();
         self.names
@@ -79,21 +80,21 @@ impl IndexState {
             .collect()
     }
 
-    /// Returns the blocks that a target names: key of the namespace, and hash.
-    pub(crate) fn blocks_of(
+    /// Returns the blocks that a target names: position of the name, and block.
+    pub(crate) fn blocks_named(
         &mut self,
         core: &SharedIndex,
         target: Target,
-        names: &[kv_blocks::EngineHash],
-    ) -> Vec<(u64, u64)> {
+        names: &[EngineHash],
+    ) -> Vec<(usize, StreamBlock)> {
         let Some(slot) = self.targets.find(target) else {
             return Vec::new();
         };
         self.named_block_refs(core, slot, names)
             .into_iter()
-            .map(|(_, block_ref)| {
+            .map(|(at, block_ref)| {
                 let space = core.heads.get(&core.body, block_ref.run).space();
-                (space, self.writer.hash(core, block_ref))
+                (at, (space, self.writer.hash(core, block_ref)))
             })
             .collect()
     }
@@ -103,8 +104,8 @@ impl IndexState {
         &mut self,
         core: &SharedIndex,
         (target, tier): (Target, Tier),
-        blocks: &[(u64, u64)],
-    ) -> HashSet<(u64, u64)> {
+        blocks: &[StreamBlock],
+    ) -> HashSet<StreamBlock> {
         let Some(slot) = self.targets.find(target) else {
             return HashSet::new();
         };
