@@ -521,10 +521,9 @@ async fn a_restarted_engine_leaves_what_its_store_has_announced() {
         (row["GPU"], row["CPU"]) = (json!(gpu), json!(cpu));
         of_instance(&row)
     };
-    engine_0.send_envelopes(&[
-        event(1, key(Some("gpu")), stored(hashes(), None)),
-        event(1, key(Some("cpu")), stored(hashes(), None)),
-    ]);
+    for medium in ["gpu", "cpu"] {
+        engine_0.send_envelopes(&[event(1, key(Some(medium)), stored(hashes(), None))]);
+    }
     indexer.until("/query", &request, &row(64, 64, 64)).await;
     let pool = StreamKey {
         backend_id: Some("pool-0".into()),

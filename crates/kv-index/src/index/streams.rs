@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 
 use super::KvIndex;
 use crate::{
-    DumpCursor, LabelledPrefix, MediumStream, Publisher, UpdateOutcome,
+    LabelledPrefix, MediumStream, Publisher, UpdateOutcome,
     lookup::SharedIndex,
     medium_streams::{StreamBlock, StreamName, StreamRole, in_space},
     orphans::HashKeyedBlocks,
@@ -298,17 +298,14 @@ impl KvIndex {
             return self.clear_all_streams(target, namespace, tier);
         }
         self.with(|state, _| state.drop_waiting(target, tier, namespace));
-        let (mut cursor, mut leaving) = (DumpCursor::default(), Vec::new());
-        while let Some(rows) = self.dump(&mut cursor) {
-            let in_tier = rows
-                .iter()
-                .filter(|row| row.target == target && row.tier == tier)
-                .map(|row| (self.namespace_key(&row.namespace).0, row.hash.0));
-            leaving.extend(in_tier.filter(|block| {
-                space.is_none_or(|space| space == block.0) && !staying.contains(block)
-            }));
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (mut leaving, rest) =
+                self.with(|state, core| state.blocks_in_tier(core, (target, tier), space, from));
+            leaving.retain(|block| !staying.contains(block));
+            self.remove_blocks((target, tier), leaving);
+            next = rest;
         }
-        self.remove_blocks((target, tier), leaving);
     }
 
     /// Removes blocks from a tier.

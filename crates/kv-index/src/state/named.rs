@@ -14,6 +14,9 @@ use crate::{
     table::{BlockRef, NoFreeLines},
 };
 
+/// Runs visited under one hold of the lock.
+const RUNS: u32 = 1024;
+
 impl IndexState {
     /// Stores blocks that a target names by engine hashes in a tier. Hashes without a certain
     /// meaning are left out: the event has no other data about such a block.
@@ -122,6 +125,38 @@ impl IndexState {
             });
         }
         held
+    }
+
+    /// Returns blocks that a target has in a tier, of one namespace or of all, in some runs from `from`
+    /// on; and the run to continue with.
+    pub(crate) fn blocks_in_tier(
+        &mut self,
+        core: &SharedIndex,
+        (target, tier): (Target, Tier),
+        space: Option<u64>,
+        from: u32,
+    ) -> (Vec<StreamBlock>, Option<u32>) {
+        let Some(slot) = self.targets.find(target) else {
+            return (Vec::new(), None);
+        };
+        let end = self.writer.runs().min(from.saturating_add(RUNS));
+        let mut blocks = Vec::new();
+        for run in from..end {
+            let mut spans = Vec::new();
+            self.writer.stretches(core, run, slot, |span| {
+                spans.extend((span.tier == tier_number(tier)).then_some(span.start..span.end))
+            });
+            if spans.is_empty() {
+                continue;
+            }
+            let key = core.heads.get(&core.body, run).space();
+            if space.is_none_or(|space| space == key) {
+                let all = spans.into_iter().flatten();
+                let hash = |at| self.writer.hash(core, BlockRef { run, at });
+                blocks.extend(all.map(|at| (key, hash(at))));
+            }
+        }
+        (blocks, (end < self.writer.runs()).then_some(end))
     }
 
     fn store_in_tier(
