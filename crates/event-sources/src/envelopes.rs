@@ -2,15 +2,20 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use kv_blocks::{BlockSize, DpRank, HashScheme, IndexUpdate, Target, Tier, WorkerId};
-use kv_events::standard::{
-    EnvelopeChange, EnvelopeNormaliser, EnvelopeUpdate, EventRejection, HashKeyedUpdate,
-    StandardChange, StandardEvent, StreamKey, StreamOutput,
+use kv_blocks::{
+    BlockSize, DpRank, HashScheme, IndexUpdate, Namespace, StoredBlocks, Target, Tier, WorkerId,
 };
-use kv_index::{KvIndex, UpdateOutcome};
+use kv_events::{
+    standard::{
+        EnvelopeChange, EnvelopeNormaliser, EnvelopeUpdate, EventRejection, HashKeyedUpdate,
+        StandardChange, StandardEvent, StreamKey, StreamOutput,
+    },
+    vllm::Medium,
+};
+use kv_index::{KvIndex, MediumStream, Publisher, UpdateOutcome};
 use parking_lot::Mutex;
 
-use crate::BlockSink;
+use crate::{BlockSink, sink::labelled};
 
 /// Most ranks of one publisher; events of further ones are ignored.
 const MAX_RANKS: usize = 1_024;
@@ -95,7 +100,7 @@ impl EnvelopeIndex {
     pub(crate) fn forget(&mut self) {
         self.targets
             .values()
-            .for_each(|target| self.index.clear(*target));
+            .for_each(|target| self.index.clear_publisher(*target, Publisher::Engine));
         self.normaliser.reset();
     }
 
@@ -132,64 +137,72 @@ impl EnvelopeIndex {
         event: &StandardEvent,
         update: &EnvelopeUpdate,
     ) -> UpdateOutcome {
-        let stream = &event.stream;
-        let label = stream
-            .medium
-            .as_deref()
-            .filter(|_| stream.has_unlisted_medium());
+        if let EnvelopeChange::Named(IndexUpdate::Stored(StoredBlocks { tier, .. }))
+        | EnvelopeChange::Hashed(HashKeyedUpdate::Stored { tier, .. }) = &update.change
+        {
+            self.note_store(*tier);
+        }
+        let stream = self.stream(&event.stream);
+        let namespace = &update.namespace;
         match &update.change {
-            EnvelopeChange::Named(named) => {
-                if let IndexUpdate::Stored(stored) = named {
-                    self.note_store(stored.tier);
-                }
-                match label {
-                    Some(label) => self.index.apply_labelled(target, named, label),
-                    None => self.index.apply(target, named),
-                }
+            EnvelopeChange::Named(named) => self.index.apply_from(target, named, &stream),
+            EnvelopeChange::Hashed(HashKeyedUpdate::Stored { parent, hashes, .. }) => {
+                let blocks = (*parent, &hashes[..]);
+                self.index
+                    .store_hashes_from(target, namespace, blocks, &stream)
             }
-            EnvelopeChange::Hashed(HashKeyedUpdate::Stored {
-                parent,
-                hashes,
-                tier,
-            }) => {
-                self.note_store(*tier);
-                let namespace = &update.namespace;
-                match label {
-                    Some(label) => self.index.store_labelled_hashes(
-                        target,
-                        namespace,
-                        (*parent, hashes),
-                        label,
-                    ),
-                    None => self
-                        .index
-                        .store_hashes(target, namespace, *parent, hashes, *tier),
-                }
-            }
-            EnvelopeChange::Hashed(HashKeyedUpdate::Removed { hashes, tier }) => {
-                let namespace = &update.namespace;
-                match label {
-                    Some(label) => self
-                        .index
-                        .remove_labelled_hashes(target, namespace, hashes, label),
-                    None => self.index.remove_hashes(target, namespace, hashes, *tier),
-                }
-            }
-            EnvelopeChange::Hashed(HashKeyedUpdate::Cleared { tier }) => {
+            EnvelopeChange::Hashed(HashKeyedUpdate::Removed { hashes, .. }) => self
+                .index
+                .remove_hashes_from(target, namespace, hashes, &stream),
+            EnvelopeChange::Hashed(HashKeyedUpdate::Cleared { .. }) => {
                 let every_medium = event.stream.medium.is_none();
-                let namespace = &update.namespace;
-                for tier in self.tiers_to_clear(*tier, every_medium) {
-                    if every_medium {
-                        self.index.clear_stream(target, namespace, tier);
-                    } else {
-                        self.index.clear_medium(target, namespace, tier, label);
-                    }
-                }
+                self.clear(target, namespace, &stream, every_medium);
                 UpdateOutcome {
                     applied: 1,
                     ..UpdateOutcome::default()
                 }
             }
+        }
+    }
+
+    /// Clears the medium of a stream; of a store that names none, all media of the stream's backend.
+    fn clear(
+        &self,
+        target: Target,
+        namespace: &Namespace,
+        stream: &MediumStream<'_>,
+        every_medium: bool,
+    ) {
+        for tier in self.tiers_to_clear(stream.tier, every_medium) {
+            if tier == stream.tier {
+                self.index.clear_from(target, Some(namespace), stream);
+            } else {
+                let stream = MediumStream { tier, ..*stream };
+                self.index.clear_backend(target, namespace, &stream);
+            }
+        }
+    }
+
+    /// Returns the stream of an event in the index.
+    fn stream<'a>(&'a self, key: &'a StreamKey) -> MediumStream<'a> {
+        let StreamKey {
+            backend_id, medium, ..
+        } = &self.spec.registration;
+        let medium = key.medium.as_deref().or(medium.as_deref());
+        let meaning = Medium::parse(medium, None);
+        MediumStream {
+            publisher: match self.store_tiers {
+                Some(_) => Publisher::Store,
+                None => Publisher::Engine,
+            },
+            backend: key
+                .backend_id
+                .as_deref()
+                .or(backend_id.as_deref())
+                .unwrap_or_default(),
+            medium: medium.unwrap_or_default(),
+            tier: meaning.tier(),
+            unlisted: meaning == Medium::Unlisted,
         }
     }
 
@@ -250,10 +263,7 @@ impl EnvelopeIndex {
             return;
         };
         if let Some(target) = self.targets.get(&rank) {
-            let label = key.medium.as_deref().filter(|_| key.has_unlisted_medium());
-            for tier in self.tiers_to_clear(key.medium().tier(), false) {
-                self.index.clear_medium(*target, &namespace, tier, label);
-            }
+            self.clear(*target, &namespace, &self.stream(key), false);
         }
     }
 
@@ -296,7 +306,8 @@ impl BlockSink for EnvelopeSink {
     }
 
     fn apply_labelled(&self, target: Target, update: &IndexUpdate, label: &str) -> UpdateOutcome {
-        self.index.apply_labelled(target, update, label)
+        let stream = labelled(Publisher::Engine, update, label);
+        self.index.apply_from(target, update, &stream)
     }
 
     fn envelope(&self, output: &StreamOutput) -> EnvelopeOutcome {
@@ -304,7 +315,7 @@ impl BlockSink for EnvelopeSink {
     }
 
     fn clear(&self, target: Target) {
-        self.index.clear(target);
+        self.index.clear_publisher(target, Publisher::Engine);
         self.envelopes.lock().forget();
     }
 

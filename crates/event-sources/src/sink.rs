@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{IndexUpdate, Target, Tier};
 use kv_events::standard::StreamOutput;
-use kv_index::{KvIndex, UpdateOutcome};
+use kv_index::{KvIndex, MediumStream, Publisher, UpdateOutcome};
 use parking_lot::RwLock;
 
 use crate::{EnvelopeOutcome, StandardSinkSpec, envelopes::EnvelopeIndex};
@@ -43,11 +43,11 @@ impl BlockSink for KvIndex {
     }
 
     fn apply_labelled(&self, target: Target, update: &IndexUpdate, label: &str) -> UpdateOutcome {
-        KvIndex::apply_labelled(self, target, update, label)
+        self.apply_from(target, update, &labelled(Publisher::Engine, update, label))
     }
 
     fn clear(&self, target: Target) {
-        KvIndex::clear(self, target);
+        self.clear_publisher(target, Publisher::Engine);
     }
 
     fn mark_loss(&self, target: Target) {
@@ -117,7 +117,7 @@ impl FanOut {
         apply: impl Fn(Target) -> UpdateOutcome,
     ) -> UpdateOutcome {
         let mut sum = UpdateOutcome::default();
-        if tier_of(update) == Tier::Device {
+        if update.tier() == Tier::Device {
             sum.ignored = 1;
             return sum;
         }
@@ -132,12 +132,16 @@ impl BlockSink for FanOut {
     fn register(&self, _: Target, _: &Arc<str>) {}
 
     fn apply(&self, _: Target, update: &IndexUpdate) -> UpdateOutcome {
-        self.apply_to_each(update, |target| self.index.apply(target, update))
+        let stream = MediumStream::of_tier(Publisher::StoreMaster, update.tier());
+        self.apply_to_each(update, |target| {
+            self.index.apply_from(target, update, &stream)
+        })
     }
 
     fn apply_labelled(&self, _: Target, update: &IndexUpdate, label: &str) -> UpdateOutcome {
+        let stream = labelled(Publisher::StoreMaster, update, label);
         self.apply_to_each(update, |target| {
-            self.index.apply_labelled(target, update, label)
+            self.index.apply_from(target, update, &stream)
         })
     }
 
@@ -174,13 +178,16 @@ impl BlockSink for FanOut {
     }
 }
 
-fn tier_of(update: &IndexUpdate) -> Tier {
-    match update {
-        IndexUpdate::Stored(stored) => stored.tier,
-        IndexUpdate::Named(named) => named.tier,
-        IndexUpdate::Removed(removed) => removed.tier,
-        IndexUpdate::Cleared => Tier::Device,
-        IndexUpdate::ClearedTier(tier) => *tier,
+/// Returns the stream of an update on a medium with an unknown name.
+pub(crate) fn labelled<'a>(
+    publisher: Publisher,
+    update: &IndexUpdate,
+    label: &'a str,
+) -> MediumStream<'a> {
+    MediumStream {
+        medium: label,
+        unlisted: true,
+        ..MediumStream::of_tier(publisher, update.tier())
     }
 }
 

@@ -19,6 +19,19 @@ pub enum IndexUpdate {
     Named(NamedBlocks),
 }
 
+impl IndexUpdate {
+    /// Returns the tier that changes.
+    pub fn tier(&self) -> Tier {
+        match self {
+            Self::Stored(stored) => stored.tier,
+            Self::Named(named) => named.tier,
+            Self::Removed(removed) => removed.tier,
+            Self::Cleared => Tier::Device,
+            Self::ClearedTier(tier) => *tier,
+        }
+    }
+}
+
 /// Blocks given by their engine hashes only: placeholders of an offload tier, or of a store beside
 /// the engines.
 #[derive(Clone, Debug, PartialEq)]

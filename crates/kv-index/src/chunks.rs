@@ -17,11 +17,13 @@
 //! removes its blocks: no block is credited whose removal could not be followed.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     sync::Arc,
 };
 
 use kv_blocks::{EngineHash, Namespace, SequenceHash, Tier};
+
+use crate::medium_streams::StreamBlock;
 
 /// Estimates: a chunk with its keys, and the count of a shared block.
 const CHUNK_BYTES: usize = 256;
@@ -91,6 +93,9 @@ pub(crate) struct Chunks {
     by_arrival: BTreeMap<u64, ChunkKey>,
     /// How many further chunks or announcements hold a block.
     shared: BTreeMap<SharedKey, u32>,
+    /// Blocks that only other streams than that of the current store hold in its tier: they are not
+    /// shared with its chunks. As many as one store has at most.
+    foreign: HashSet<StreamBlock>,
     next: u64,
     bytes: u64,
 }
@@ -105,6 +110,7 @@ impl Chunks {
             chunks: BTreeMap::new(),
             by_arrival: BTreeMap::new(),
             shared: BTreeMap::new(),
+            foreign: HashSet::new(),
             next: 0,
             bytes: 0,
         }
@@ -129,7 +135,8 @@ impl Chunks {
         self.tidy(TIDY);
         let content = self.content(chunk.slot, chunk.tier);
         let space = chunk.end.space;
-        for hash in shared {
+        let own = |hash: &&SequenceHash| !self.foreign.contains(&(space, hash.0));
+        for hash in shared.iter().filter(own) {
             let key = SharedKey {
                 content,
                 space,
@@ -146,6 +153,34 @@ impl Chunks {
         self.bytes += chunk.bytes();
         self.by_arrival.insert(arrival, key);
         self.chunks.insert(key, (arrival, chunk));
+    }
+
+    /// Sets the blocks that only other streams than that of the next stores hold.
+    pub(crate) fn set_foreign(&mut self, blocks: HashSet<StreamBlock>) {
+        self.foreign = blocks;
+    }
+
+    /// Returns the blocks of a chunk that nothing else of its stream holds in its tier; `None` if there
+    /// is no such chunk.
+    pub(crate) fn unshared(
+        &self,
+        slot: u32,
+        tier: Tier,
+        name: EngineHash,
+    ) -> Option<Vec<StreamBlock>> {
+        let ChunkKey { content, .. } = self.key(slot, tier, name)?;
+        let chunk = self.get(slot, tier, name)?;
+        let space = chunk.end.space;
+        let is_alone = |hash: &&SequenceHash| {
+            let hash = **hash;
+            !self.shared.contains_key(&SharedKey {
+                content,
+                space,
+                hash,
+            })
+        };
+        let alone = chunk.blocks.iter().filter(is_alone);
+        Some(alone.map(|hash| (space, hash.0)).collect())
     }
 
     /// Removes a chunk from a tier; returns it with the blocks that nothing else holds there.

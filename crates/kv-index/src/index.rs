@@ -1,8 +1,8 @@
 //! The public interface of the index.
 
 mod content;
-mod labels;
 mod lookups;
+mod streams;
 
 use std::sync::Arc;
 
@@ -12,13 +12,12 @@ use kv_blocks::{
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    IndexSettings, UpdateOutcome,
+    IndexSettings, MediumStream, Publisher, UpdateOutcome,
     arena::LineChunks,
     index_lock::IndexLock,
     lookup::SharedIndex,
-    media_labels::MediaLabels,
+    medium_streams::MediumStreams,
     memory_sizes::MemorySizes,
-    orphans::HashKeyedBlocks,
     runs::RunHeads,
     state::{ClearScope, IndexState},
     table::BlockTable,
@@ -56,7 +55,7 @@ use crate::{
 pub struct KvIndex {
     core: SharedIndex,
     state: IndexLock,
-    labels: MediaLabels,
+    streams: MediumStreams,
     scheme: HashScheme,
     /// Makes the keys of namespaces unpredictable for clients, which choose salts.
     secret: u64,
@@ -82,7 +81,7 @@ impl KvIndex {
         Self {
             state: IndexLock::new(IndexState::new(settings, &core, secret)),
             core,
-            labels: MediaLabels::default(),
+            streams: MediumStreams::default(),
             scheme,
             secret,
         }
@@ -112,39 +111,10 @@ impl KvIndex {
         self.with(|state, core| state.expect_block_size(core, target, size));
     }
 
-    /// Applies one update of a target's stream.
+    /// Applies one update of the engine's own stream, for which all media of a tier are one.
     pub fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
-        if self.labels.has_any(target) {
-            return self.apply_beside_labels(target, update);
-        }
-        self.apply_unlabelled(target, update)
-    }
-
-    fn apply_unlabelled(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
-        match update {
-            IndexUpdate::Stored(stored) => {
-                self.with(|state, core| state.store(core, target, stored))
-            }
-            IndexUpdate::Removed(removed) => {
-                self.with(|state, core| state.remove(core, target, removed))
-            }
-            IndexUpdate::Named(named) => {
-                self.with(|state, core| state.store_named(core, target, named))
-            }
-            IndexUpdate::Cleared => self.clear_tier(target, Tier::Device),
-            IndexUpdate::ClearedTier(tier) => self.clear_tier(target, *tier),
-        }
-    }
-
-    fn clear_tier(&self, target: Target, tier: Tier) -> UpdateOutcome {
-        self.step_by_step(target, &ClearScope::Tier(tier));
-        if tier == Tier::Disk {
-            self.labels.clear(target, None);
-        }
-        UpdateOutcome {
-            applied: 1,
-            ..UpdateOutcome::default()
-        }
+        let stream = MediumStream::of_tier(Publisher::Engine, update.tier());
+        self.apply_from(target, update, &stream)
     }
 
     /// Stores blocks named by their plain rolling hashes, the first one behind `parent` (`None`: it
@@ -157,17 +127,8 @@ impl KvIndex {
         hashes: &[SequenceHash],
         tier: Tier,
     ) -> UpdateOutcome {
-        let sequence = HashKeyedBlocks {
-            namespace: namespace.clone(),
-            space: self.namespace_key(namespace).0,
-            parent,
-            hashes: hashes.to_vec(),
-            tier,
-        };
-        if tier == Tier::Disk && self.labels.has_any(target) {
-            return self.store_beside_labels(target, sequence);
-        }
-        self.with(|state, core| state.store_hashes(core, target, sequence))
+        let stream = MediumStream::of_tier(Publisher::Engine, tier);
+        self.store_hashes_from(target, namespace, (parent, hashes), &stream)
     }
 
     /// Removes blocks named by their plain rolling hashes from one tier.
@@ -178,20 +139,13 @@ impl KvIndex {
         hashes: &[SequenceHash],
         tier: Tier,
     ) -> UpdateOutcome {
-        let space = self.namespace_key(namespace).0;
-        if tier == Tier::Disk && self.labels.has_any(target) {
-            return self.remove_from_medium(target, space, hashes, None);
-        }
-        self.with(|state, core| state.remove_hashes(core, target, space, hashes, tier))
+        let stream = MediumStream::of_tier(Publisher::Engine, tier);
+        self.remove_hashes_from(target, namespace, hashes, &stream)
     }
 
-    /// Clears one tier of one namespace of a target, on all media.
+    /// Clears one tier of one namespace of a target, whichever streams filled it.
     pub fn clear_stream(&self, target: Target, namespace: &Namespace, tier: Tier) {
-        self.step_by_step(target, &ClearScope::Stream(tier, namespace.clone()));
-        if tier == Tier::Disk {
-            let space = self.namespace_key(namespace).0;
-            self.labels.clear(target, Some(space));
-        }
+        self.clear_all_streams(target, Some(namespace), tier);
     }
 
     /// Records a loss in a target's stream that no replay can fill: every block counts as held
@@ -229,7 +183,7 @@ impl KvIndex {
     /// If the index has its maximum number of targets, the call clears everything before it
     /// returns.
     pub fn retire(&self, target: Target) {
-        self.labels.clear(target, None);
+        self.streams.clear_target(target);
         if !self.with(|state, core| state.retire(core, target)) {
             self.step_by_step(target, &ClearScope::All);
         }
@@ -238,7 +192,7 @@ impl KvIndex {
     /// Starts to remove a worker with all its ranks and their registrations, as
     /// [`KvIndex::retire`].
     pub fn retire_worker(&self, worker: WorkerId) {
-        self.labels.remove_worker(worker);
+        self.streams.remove_worker(worker);
         self.with(|state, core| {
             state
                 .ranks(worker)

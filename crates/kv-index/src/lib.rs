@@ -77,6 +77,9 @@
 //! **Chunks.** Blocks of another size than the target's own, outside its device, are cut into its own
 //! blocks, and credited there.
 //!
+//! **Streams.** Outside the device several streams may fill one tier of a target; a block stays there
+//! until the last of them has removed it. See `medium_streams`.
+//!
 //! **Trust.** A target whose announcements proved wrong can be limited to its predictions, see
 //! [`KvIndex::trust`].
 #![doc = include_str!("lookup/PROTOCOL.md")]
@@ -91,7 +94,7 @@ mod export;
 mod index;
 mod index_lock;
 mod lookup;
-mod media_labels;
+mod medium_streams;
 mod memory_sizes;
 mod namespaces;
 mod orphans;
@@ -109,7 +112,7 @@ pub use changes::{BlockChange, ChangeFeed, ChangeKind, LaggedError};
 pub use export::{ExportCursor, ExportedBlocks};
 pub use index::{KvIndex, NamespaceKey};
 pub use lookup::{Matches, TargetSlot};
-pub use media_labels::LabelledPrefix;
+pub use medium_streams::{LabelledPrefix, MediumStream, Publisher};
 pub use namespaces::salt_digest;
 pub use report::{
     DumpCursor, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks, UpdateOutcome,

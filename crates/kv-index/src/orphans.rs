@@ -185,6 +185,12 @@ impl Orphans {
         });
     }
 
+    /// Returns whether blocks of a target wait for a tier.
+    pub(crate) fn any_in_tier(&self, slot: u32, tier: Tier) -> bool {
+        let mut stores = self.stores.values();
+        stores.any(|waiting| waiting.slot == slot && waiting.late.tier() == tier)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.stores.is_empty()
     }

@@ -459,3 +459,88 @@ async fn a_cleared_or_removed_event_of_one_medium_leaves_the_blocks_of_others_of
         assert_eq!(service["counts"]["ignored"], 0, "{service}");
     }
 }
+
+#[tokio::test]
+#[contract("MC9", "MC8", "MC4")]
+async fn two_backends_and_two_names_of_a_tier_are_streams_of_their_own() {
+    let indexer = IndexerFixture::open();
+    let publisher = follow(&indexer, &json!({})).await;
+    let request = request(&json!({}));
+    let remove = StandardChange::Removed {
+        seq_hashes: hashes()[3..].to_vec(),
+        base_block_idx: Some(3),
+    };
+    let of = |backend: &str, medium| StreamKey {
+        backend_id: Some(backend.into()),
+        ..key(Some(medium))
+    };
+    for media in [["cpu", "DRAM", "CPU"], ["nvme", "ssd", "NVMe"]] {
+        let [one, other, in_capitals] = media;
+        let row = |tokens| {
+            let (cpu, disk) = if one == "cpu" {
+                (tokens, 0)
+            } else {
+                (0, tokens)
+            };
+            let mut row = on_gpu(tokens);
+            (row["GPU"], row["CPU"], row["DISK"]) = (json!(0), json!(cpu), json!(disk));
+            of_instance(&row)
+        };
+        let steps = [
+            (of("w0", one), 1, stored(hashes(), None), 64),
+            (of("w0", other), 1, stored(hashes(), None), 64),
+            (of("w1", one), 1, stored(hashes()[..2].to_vec(), None), 64),
+            (of("w0", other), 2, remove.clone(), 64),
+            // The case of a name does not matter.
+            (of("w0", in_capitals), 1, remove.clone(), 48),
+            (of("w0", one), 2, StandardChange::Cleared, 48),
+            (of("w1", other), 1, StandardChange::Cleared, 48),
+            (of("w0", other), 3, StandardChange::Cleared, 32),
+            (of("w1", one), 2, StandardChange::Cleared, 0),
+        ];
+        for (stream, id, change, tokens) in steps {
+            publisher.send_envelopes(&[event(id, stream, change)]);
+            indexer.until("/query", &request, &row(tokens)).await;
+        }
+    }
+    let service = indexer
+        .until_service("all events", |service| service["counts"]["events"] == 18)
+        .await;
+    assert_eq!(service["counts"]["ignored"], 0, "{service}");
+}
+
+#[tokio::test]
+#[contract("MC9", "MC2")]
+async fn a_restarted_engine_leaves_what_its_store_has_announced() {
+    let indexer = IndexerFixture::open();
+    let engine_0 = follow(&indexer, &json!({})).await;
+    let store = follow(&indexer, &json!({"type": "Mooncake"})).await;
+    let request = request(&json!({}));
+    let row = |longest: u32, gpu: u32, cpu: u32| {
+        let mut row = on_gpu(longest);
+        (row["GPU"], row["CPU"]) = (json!(gpu), json!(cpu));
+        of_instance(&row)
+    };
+    for medium in ["gpu", "cpu"] {
+        engine_0.send_envelopes(&[event(1, key(Some(medium)), stored(hashes(), None))]);
+    }
+    indexer.until("/query", &request, &row(64, 64, 64)).await;
+    let pool = StreamKey {
+        backend_id: Some("pool-0".into()),
+        ..key(Some("cpu"))
+    };
+    let of_store = stored(hashes()[..3].to_vec(), None);
+    store.send_envelopes(&[event(1, pool, of_store)]);
+    indexer
+        .until_service("the store's event", |service| {
+            service["type"] == "Mooncake" && service["counts"]["events"] == 1
+        })
+        .await;
+    engine_0.begin_again();
+    engine_0.send_envelopes(&[event(
+        1,
+        key(Some("gpu")),
+        stored(hashes()[..1].to_vec(), None),
+    )]);
+    indexer.until("/query", &request, &row(48, 16, 48)).await;
+}

@@ -210,3 +210,43 @@ async fn a_key_has_at_most_one_store_and_one_engine() {
         4
     );
 }
+
+#[tokio::test]
+#[contract("MC9", "MC10")]
+async fn what_an_engine_and_its_store_both_hold_leaves_with_the_last_of_them() {
+    let fixture = IndexerFixture::open();
+    let ([a, _b], store) = two_engines_and_their_store(&fixture).await;
+    let request = query(&PROMPT, &json!({"instance_id": "a"}));
+    let row = |longest, cpu, disk| json!({"default": {"a": row(longest, 8, cpu, disk)}});
+    for medium in ["GPU", "CPU"] {
+        a.store(&StoredSequence {
+            tokens: &PROMPT[..8],
+            names: NAME,
+            medium,
+            ..StoredSequence::default()
+        });
+    }
+    fixture.until("/query", &request, &row(8, 8, 0)).await;
+    // Two media with unknown names beside it, one of which is emptied.
+    store.store_event(&[NAME, NAME + 1], "cpu", StoreChange::In);
+    store.store_event(&[NAME], "tape", StoreChange::In);
+    store.store_event(&[NAME], "drum", StoreChange::In);
+    let mut expected = row(8, 8, 0);
+    expected["default"]["a"]["tape"] = json!(4);
+    expected["default"]["a"]["drum"] = json!(4);
+    fixture.until("/query", &request, &expected).await;
+    a.remove(NAME, "CPU");
+    store.clear_event(Some("tape"));
+    expected["default"]["a"]
+        .as_object_mut()
+        .unwrap()
+        .remove("tape");
+    fixture.until("/query", &request, &expected).await;
+    store.store_event(&[NAME + 1], "cpu", StoreChange::Out);
+    store.clear_event(Some("drum"));
+    fixture.until("/query", &request, &row(8, 8, 0)).await;
+    store.clear_event(None);
+    fixture.until("/query", &request, &row(8, 4, 0)).await;
+    a.remove(NAME + 1, "CPU");
+    fixture.until("/query", &request, &row(8, 0, 0)).await;
+}

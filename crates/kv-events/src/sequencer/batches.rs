@@ -14,6 +14,9 @@ use crate::{
     vllm::{self, Medium, Normaliser, VllmEvent},
 };
 
+/// Most media of a store that are known by their names.
+const MAX_STORE_MEDIA: usize = 64;
+
 /// Decodes batches in order and keeps the properties of the publisher that they name.
 #[derive(Debug)]
 pub(super) struct Batches {
@@ -25,8 +28,9 @@ pub(super) struct Batches {
     standard: bool,
     /// The order of the envelopes, each stream by its own numbers.
     pub(super) order: StandardStreams,
-    /// The tiers that a store has named blocks in, in the order of [`Tier::ALL`].
-    store_tiers: [bool; 4],
+    /// The media that a store's master has named blocks in: their tiers, and names if unknown. At
+    /// most [`MAX_STORE_MEDIA`].
+    store_media: Vec<(Tier, Option<Arc<str>>)>,
     pub(super) counts: SequencerCounts,
     pub(super) ts: Option<f64>,
     pub(super) rank: Option<u32>,
@@ -42,7 +46,7 @@ impl Batches {
             normaliser: Normaliser::default(),
             standard: false,
             order: StandardStreams::new(StandardStreamsSettings::default()),
-            store_tiers: [false; 4],
+            store_media: Vec::new(),
             counts: SequencerCounts::default(),
             ts: None,
             rank: None,
@@ -132,19 +136,18 @@ impl Batches {
 
     /// Takes an event of a store's master, which numbers the events of all media in one sequence.
     fn record_names(&mut self, event: &StandardEvent, medium: Medium, actions: &mut Vec<Action>) {
+        let label = event.stream.medium.clone();
+        let label = label.filter(|_| medium == Medium::Unlisted);
         if let StandardChange::Cleared = event.change {
-            return self.clear_store(event.stream.medium.is_some().then_some(medium), actions);
+            let only = event.stream.medium.is_some();
+            return self.clear_store(only.then_some((medium.tier(), label)), actions);
         }
         match standard::to_named(event) {
             Ok(update) => {
                 if let IndexUpdate::Named(named) = &update {
-                    self.store_tiers[named.tier.index()] = true;
+                    self.note_store_medium(named.tier, label.as_ref());
                 }
-                let label = event.stream.medium.clone();
-                actions.push(labelled(
-                    update,
-                    label.filter(|_| medium == Medium::Unlisted),
-                ));
+                actions.push(labelled(update, label));
             }
             // Well formed, but about objects that the index does not know: a store's other objects
             // have keys of their own.
@@ -157,14 +160,34 @@ impl Batches {
         }
     }
 
-    /// Clears the tiers that the store has named blocks in, or one of them.
-    fn clear_store(&mut self, only: Option<Medium>, actions: &mut Vec<Action>) {
-        let stored = Tier::ALL
-            .into_iter()
-            .filter(|tier| self.store_tiers[tier.index()])
-            .filter(|tier| only.is_none_or(|medium| medium.tier() == *tier));
+    fn note_store_medium(&mut self, tier: Tier, label: Option<&Arc<str>>) {
+        let is_known = self
+            .store_media
+            .iter()
+            .any(|known| is_medium(known, tier, label));
+        if !is_known && self.store_media.len() < MAX_STORE_MEDIA {
+            self.store_media.push((tier, label.cloned()));
+        }
+    }
+
+    /// Clears the media that the store's master has named blocks in, or one of them.
+    fn clear_store(&mut self, only: Option<(Tier, Option<Arc<str>>)>, actions: &mut Vec<Action>) {
         let before = actions.len();
-        actions.extend(stored.map(|tier| Action::Apply(IndexUpdate::ClearedTier(tier))));
+        for known in &self.store_media {
+            let is_meant = only
+                .as_ref()
+                .is_none_or(|(tier, label)| is_medium(known, *tier, label.as_ref()));
+            if is_meant {
+                let update = IndexUpdate::ClearedTier(known.0);
+                actions.push(labelled(update, known.1.clone()));
+            }
+        }
+        if let (Some((tier, label)), true) = (only, actions.len() == before)
+            && self.store_media.len() == MAX_STORE_MEDIA
+        {
+            // It may be one that found no place.
+            actions.push(labelled(IndexUpdate::ClearedTier(tier), label));
+        }
         // One event: each update that is applied for it is recorded as one.
         match actions.len() - before {
             0 => self.counts.ignored += 1,
@@ -238,6 +261,14 @@ impl Batches {
 
 fn deliver(ordered: Vec<StreamOutput>, actions: &mut Vec<Action>) {
     actions.extend(ordered.into_iter().map(Action::Envelope));
+}
+
+fn is_medium(known: &(Tier, Option<Arc<str>>), tier: Tier, label: Option<&Arc<str>>) -> bool {
+    known.0 == tier
+        && match (&known.1, label) {
+            (Some(known), Some(label)) => known.eq_ignore_ascii_case(label),
+            (known, label) => known.is_none() && label.is_none(),
+        }
 }
 
 fn labelled(update: IndexUpdate, label: Option<Arc<str>>) -> Action {

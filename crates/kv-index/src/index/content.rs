@@ -99,7 +99,7 @@ impl KvIndex {
             .with(|state, _| Some(state.loadable()))
             .ok_or_else(given_up)??;
         let content = snapshot::read(from, scheme, limit)?;
-        self.labels.note_load();
+        self.streams.note_load();
         self.with(|state, core| Some(state.load(core, &content)))
             .ok_or_else(given_up)?
     }

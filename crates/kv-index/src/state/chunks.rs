@@ -12,6 +12,7 @@ use crate::{
     UpdateOutcome,
     chunks::{ChainEnd, Chunk},
     lookup::SharedIndex,
+    medium_streams::{StreamBlock, in_space},
     namespaces::RunNamespace,
     orphans::{NumberScope, OrphanBlocks},
     runs::tier_number,
@@ -37,6 +38,15 @@ struct NewChunk<'a> {
     tier: Tier,
     name: EngineHash,
     tokens: &'a [u32],
+}
+
+/// Returns the chunks before the first one with a multimodal item: where an item ends is unknown,
+/// and so which of the blocks have tokens of it.
+fn usable_chunks(stored: &StoredBlocks) -> impl Iterator<Item = (EngineHash, &[u32])> {
+    let names = stored.hashes.iter().copied();
+    names
+        .zip(stored.blocks())
+        .map_while(|(name, (tokens, media))| media.is_none().then_some((name, tokens)))
 }
 
 impl IndexState {
@@ -104,15 +114,11 @@ impl IndexState {
         };
         let namespace = self.namespaces.enter(&Arc::clone(&end.namespace));
         let mut applied = 0;
-        for (name, (tokens, media)) in stored.hashes.iter().zip(stored.blocks()) {
-            // Where an item ends is unknown, and so which of the chunk's blocks have tokens of it.
-            if media.is_some() {
-                break;
-            }
+        for (name, tokens) in usable_chunks(stored) {
             let chunk = NewChunk {
                 slot,
                 tier: stored.tier,
-                name: *name,
+                name,
                 tokens,
             };
             if !self.store_chunk(core, namespace, chunk, &mut end) {
@@ -142,7 +148,7 @@ impl IndexState {
         let known = self.chunks.get(slot, tier, name);
         let repeated = known.is_some_and(|known| known.end == *end && known.blocks == blocks);
         if !repeated {
-            self.remove_chunk(core, slot, tier, name);
+            self.remove_chunk(core, slot, (tier, name), &HashSet::new());
         }
         let resident = self.resident_in_tier(core, (slot, tier), end.space, &blocks);
         if repeated {
@@ -262,17 +268,54 @@ impl IndexState {
         })
     }
 
-    /// Removes a chunk with its blocks from a tier; returns whether it was there.
+    /// Returns the blocks of a target's chunk in a tier that no other chunk of its stream has; `None`
+    /// if there is no such chunk.
+    pub(crate) fn blocks_of_chunk(
+        &self,
+        target: Target,
+        tier: Tier,
+        name: EngineHash,
+    ) -> Option<Vec<StreamBlock>> {
+        let slot = self.targets.find(target)?;
+        self.chunks.unshared(slot, tier, name)
+    }
+
+    /// Sets the blocks that only other streams than that of the next stores hold.
+    pub(crate) fn set_foreign(&mut self, blocks: HashSet<StreamBlock>) {
+        self.chunks.set_foreign(blocks);
+    }
+
+    /// Returns the blocks that a store of chunks consists of; none if their place is unknown.
+    pub(super) fn blocks_of_new_chunks(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        stored: &StoredBlocks,
+    ) -> Vec<StreamBlock> {
+        let ChunkStart::Known(mut end) = self.chunk_start(core, slot, stored) else {
+            return Vec::new();
+        };
+        usable_chunks(stored)
+            .flat_map(|(_, tokens)| in_space(end.space, &self.cut(&mut end, tokens)))
+            .collect()
+    }
+
+    /// Removes a chunk with its blocks, but for the `staying` ones, from a tier; returns whether it
+    /// was there.
     pub(super) fn remove_chunk(
         &mut self,
         core: &SharedIndex,
         slot: u32,
-        tier: Tier,
-        name: EngineHash,
+        (tier, name): (Tier, EngineHash),
+        staying: &HashSet<StreamBlock>,
     ) -> bool {
-        let Some(chunk) = self.chunks.remove(slot, tier, name) else {
+        let Some(mut chunk) = self.chunks.remove(slot, tier, name) else {
             return false;
         };
+        let space = chunk.end.space;
+        chunk
+            .blocks
+            .retain(|hash| !staying.contains(&(space, hash.0)));
         self.remove_chunk_blocks(core, &chunk);
         true
     }

@@ -108,6 +108,22 @@ impl IndexState {
         self.clear_slot(core, slot, what, from)
     }
 
+    /// Drops blocks of a target that wait for a place in a tier, or only those of one namespace.
+    pub(crate) fn drop_waiting(
+        &mut self,
+        target: Target,
+        tier: Tier,
+        namespace: Option<&Namespace>,
+    ) {
+        let Some(slot) = self.targets.find(target) else {
+            return;
+        };
+        match namespace {
+            Some(namespace) => self.orphans.clear_stream(slot, namespace, tier),
+            None => self.orphans.clear_tier(slot, tier),
+        }
+    }
+
     fn clear_slot(
         &mut self,
         core: &SharedIndex,

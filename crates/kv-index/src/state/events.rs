@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use kv_blocks::{
-    BlockSize, EngineHash, Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target,
+    BlockSize, EngineHash, Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target, Tier,
 };
 
 use super::{IndexState, storing::BlockChain};
 use crate::{
     UpdateOutcome,
     lookup::SharedIndex,
+    medium_streams::{StreamBlock, in_space},
     namespaces::{NamespaceId, RunNamespace},
     orphans::{HashKeyedBlocks, NumberScope, OrphanBlocks},
     table::BlockRef,
@@ -117,16 +118,7 @@ impl IndexState {
                 return outcome;
             }
         };
-        let mut last = parent.map(|parent| SequenceHash(self.writer.hash(core, parent)));
-        let scheme = self.settings.scheme;
-        let hashes: Vec<_> = stored
-            .blocks()
-            .map(|(tokens, media)| {
-                let hash = scheme.extend_with(last, tokens, media);
-                last = Some(hash);
-                hash
-            })
-            .collect();
+        let hashes = self.hashes_behind(core, parent, stored);
         let chain = BlockChain {
             slot,
             tier: stored.tier,
@@ -140,6 +132,54 @@ impl IndexState {
         let applied = self.store_chain(core, &chain);
         self.namespaces.release(namespace.id);
         applied
+    }
+
+    /// Returns the rolling hashes of stored blocks behind their parent.
+    fn hashes_behind(
+        &self,
+        core: &SharedIndex,
+        parent: Option<BlockRef>,
+        stored: &StoredBlocks,
+    ) -> Vec<SequenceHash> {
+        let mut last = parent.map(|parent| SequenceHash(self.writer.hash(core, parent)));
+        let scheme = self.settings.scheme;
+        stored
+            .blocks()
+            .map(|(tokens, media)| {
+                let hash = scheme.extend_with(last, tokens, media);
+                last = Some(hash);
+                hash
+            })
+            .collect()
+    }
+
+    /// Returns the blocks that a store consists of; none if their place is unknown.
+    pub(crate) fn blocks_to_store(
+        &mut self,
+        core: &SharedIndex,
+        target: Target,
+        stored: &StoredBlocks,
+    ) -> Vec<StreamBlock> {
+        let Some(slot) = self.targets.find(target) else {
+            return Vec::new();
+        };
+        if self.is_chunk(core, slot, stored) {
+            return self.blocks_of_new_chunks(core, slot, stored);
+        }
+        let ParentRef::Known(namespace, parent) = self.origin(core, slot, stored) else {
+            return Vec::new();
+        };
+        let hashes = self.hashes_behind(core, parent, stored);
+        self.namespaces.release(namespace.id);
+        in_space(namespace.key, &hashes)
+    }
+
+    /// Returns whether a target has blocks in a tier, or blocks that wait for a place in it.
+    pub(crate) fn uses_tier(&self, target: Target, tier: Tier) -> bool {
+        self.targets.find(target).is_some_and(|slot| {
+            let blocks = self.targets.get(slot).blocks[tier.index()];
+            blocks > 0 || self.orphans.any_in_tier(slot, tier)
+        })
     }
 
     /// Stores blocks named by their rolling hashes.

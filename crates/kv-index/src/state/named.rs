@@ -2,16 +2,20 @@
 
 use std::collections::HashSet;
 
-use kv_blocks::{NamedBlocks, Target, Tier};
+use kv_blocks::{EngineHash, NamedBlocks, Target, Tier};
 
 use super::{IndexState, budget::EvictionEffort, removing::stretch};
 use crate::{
     UpdateOutcome,
     lookup::SharedIndex,
+    medium_streams::StreamBlock,
     report::count,
     runs::{TierSpan, tier_number},
     table::{BlockRef, NoFreeLines},
 };
+
+/// Runs visited under one hold of the lock.
+const RUNS: u32 = 1024;
 
 impl IndexState {
     /// Stores blocks that a target names by engine hashes in a tier. Hashes without a certain
@@ -64,7 +68,7 @@ impl IndexState {
         &mut self,
         core: &SharedIndex,
         slot: u32,
-        names: &[kv_blocks::EngineHash],
+        names: &[EngineHash],
     ) -> Vec<(usize, BlockRef)> {
         let mut found = Vec::new();
         self.names
@@ -79,21 +83,21 @@ impl IndexState {
             .collect()
     }
 
-    /// Returns the blocks that a target names: key of the namespace, and hash.
-    pub(crate) fn blocks_of(
+    /// Returns the blocks that a target names: position of the name, and block.
+    pub(crate) fn blocks_named(
         &mut self,
         core: &SharedIndex,
         target: Target,
-        names: &[kv_blocks::EngineHash],
-    ) -> Vec<(u64, u64)> {
+        names: &[EngineHash],
+    ) -> Vec<(usize, StreamBlock)> {
         let Some(slot) = self.targets.find(target) else {
             return Vec::new();
         };
         self.named_block_refs(core, slot, names)
             .into_iter()
-            .map(|(_, block_ref)| {
+            .map(|(at, block_ref)| {
                 let space = core.heads.get(&core.body, block_ref.run).space();
-                (space, self.writer.hash(core, block_ref))
+                (at, (space, self.writer.hash(core, block_ref)))
             })
             .collect()
     }
@@ -103,8 +107,8 @@ impl IndexState {
         &mut self,
         core: &SharedIndex,
         (target, tier): (Target, Tier),
-        blocks: &[(u64, u64)],
-    ) -> HashSet<(u64, u64)> {
+        blocks: &[StreamBlock],
+    ) -> HashSet<StreamBlock> {
         let Some(slot) = self.targets.find(target) else {
             return HashSet::new();
         };
@@ -121,6 +125,38 @@ impl IndexState {
             });
         }
         held
+    }
+
+    /// Returns blocks that a target has in a tier, of one namespace or of all, in some runs from `from`
+    /// on; and the run to continue with.
+    pub(crate) fn blocks_in_tier(
+        &mut self,
+        core: &SharedIndex,
+        (target, tier): (Target, Tier),
+        space: Option<u64>,
+        from: u32,
+    ) -> (Vec<StreamBlock>, Option<u32>) {
+        let Some(slot) = self.targets.find(target) else {
+            return (Vec::new(), None);
+        };
+        let end = self.writer.runs().min(from.saturating_add(RUNS));
+        let mut blocks = Vec::new();
+        for run in from..end {
+            let mut spans = Vec::new();
+            self.writer.stretches(core, run, slot, |span| {
+                spans.extend((span.tier == tier_number(tier)).then_some(span.start..span.end))
+            });
+            if spans.is_empty() {
+                continue;
+            }
+            let key = core.heads.get(&core.body, run).space();
+            if space.is_none_or(|space| space == key) {
+                let all = spans.into_iter().flatten();
+                let hash = |at| self.writer.hash(core, BlockRef { run, at });
+                blocks.extend(all.map(|at| (key, hash(at))));
+            }
+        }
+        (blocks, (end < self.writer.runs()).then_some(end))
     }
 
     fn store_in_tier(

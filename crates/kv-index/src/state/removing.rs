@@ -1,5 +1,7 @@
 //! Removal events of a target's stream.
 
+use std::collections::HashSet;
+
 use kv_blocks::{EngineHash, RemovedBlocks, SequenceHash, Target, Tier};
 
 use super::IndexState;
@@ -7,6 +9,7 @@ use crate::{
     UpdateOutcome,
     copies::Copies,
     lookup::SharedIndex,
+    medium_streams::StreamBlock,
     orphans::NumberSet,
     report::count,
     runs::{TierSpan, tier_number},
@@ -38,11 +41,13 @@ impl IndexState {
         in_tier
     }
 
+    /// Removes blocks by their names; of chunks, all blocks but the `staying` ones.
     pub(crate) fn remove(
         &mut self,
         core: &SharedIndex,
         target: Target,
         removed: &RemovedBlocks,
+        staying: &HashSet<StreamBlock>,
     ) -> UpdateOutcome {
         let Some(slot) = self.targets.find(target) else {
             return UpdateOutcome::applied(0, removed.hashes.len());
@@ -76,7 +81,8 @@ impl IndexState {
         if !self.chunks.is_empty() {
             // Last: it may free the blocks that the hashes above were resolved to.
             for name in &removed.hashes {
-                known += u32::from(self.remove_chunk(core, slot, removed.tier, *name));
+                let chunk = (removed.tier, *name);
+                known += u32::from(self.remove_chunk(core, slot, chunk, staying));
             }
         }
         self.apply_effects();

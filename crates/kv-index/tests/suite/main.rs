@@ -23,4 +23,5 @@ mod native;
 mod real_captures;
 mod retiring;
 mod snapshot;
+mod streams;
 mod trust;

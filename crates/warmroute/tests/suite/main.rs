@@ -42,6 +42,7 @@ mod hostile_artefacts;
 mod http2;
 mod indexer;
 mod indexer_examples;
+mod indexer_streams;
 mod kv_events_stream;
 mod kv_index;
 mod lifecycle;

@@ -215,6 +215,11 @@ impl TestPublisher {
         self.socket.send(&frames::encode_live(b"", seq, payload));
     }
 
+    /// Numbers its batches from the beginning, as after a restart.
+    pub(crate) fn begin_again(&self) {
+        self.next.set(0);
+    }
+
     /// Publishes envelopes in one batch.
     pub(crate) fn send_envelopes(&self, events: &[StandardEvent]) {
         self.send(&standard::encode_msgpack(events));
@@ -223,7 +228,6 @@ impl TestPublisher {
     /// Publishes a batch as a store's master does: blocks by hash, added to a medium or removed
     /// from it.
     pub(crate) fn store_event(&self, names: &[u64], medium: &str, change: StoreChange) {
-        let event_id = self.next.replace(self.next.get() + 1);
         let seq_hashes = names.to_vec();
         let change = match change {
             StoreChange::In => StandardChange::Stored {
@@ -237,9 +241,19 @@ impl TestPublisher {
                 base_block_idx: None,
             },
         };
+        self.master_event(Some(medium), change);
+    }
+
+    /// Publishes that a store has emptied a medium, or all of them.
+    pub(crate) fn clear_event(&self, medium: Option<&str>) {
+        self.master_event(medium, StandardChange::Cleared);
+    }
+
+    fn master_event(&self, medium: Option<&str>, change: StandardChange) {
+        let event_id = self.next.replace(self.next.get() + 1);
         let stream = StreamKey {
             backend_id: Some("pool-0".into()),
-            medium: Some(medium.into()),
+            medium: medium.map(Into::into),
             ..StreamKey::default()
         };
         let event = StandardEvent {
