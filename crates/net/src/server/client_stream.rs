@@ -113,6 +113,11 @@ impl ClientStream {
         self.peeked.drain(..length);
         if self.peeked.is_empty() {
             self.peeked = Vec::new();
+            // In one read with what has arrived behind them: the HTTP layer doubles its buffer for
+            // the rest of a head that it got in part.
+            if let Poll::Ready(Err(error)) = Pin::new(&mut self.inner).poll_read(cx, buf) {
+                return Poll::Ready(Err(error));
+            }
         }
         Poll::Ready(Ok(()))
     }

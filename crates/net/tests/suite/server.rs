@@ -4,8 +4,13 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use futures::{TestConnection, admitted, is_pending};
-use net::server::{Acceptor, ClientStream, ConnectionTable, PeerAddress};
-use tokio::{io::AsyncReadExt, net::TcpStream};
+use net::server::{
+    Acceptor, ClientStream, ConnectionTable, ExchangeTracker, HttpVersion, PeerAddress,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 const ONE: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 1));
 const OTHER: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -176,22 +181,36 @@ async fn an_address_at_its_share_takes_no_place_of_another() {
     assert!(slot.is_some());
 }
 
-#[tokio::test]
-#[contract("S33")]
-async fn a_silent_connection_closes_after_the_head_timeout() {
+/// A connection, with the client's end of it.
+async fn connected(head_timeout: Duration) -> (TcpStream, ClientStream, ExchangeTracker) {
     let listener = net::listen(&net::ListenAddr::tcp("127.0.0.1", 0))
         .await
         .unwrap();
     let address = listener.address().to_string();
     let mut acceptor = Acceptor::new(listener, 4);
     let (client, (stream, slot)) = tokio::join!(TcpStream::connect(address), acceptor.next());
-    let (mut stream, exchange) = ClientStream::new(
-        stream,
-        slot,
-        Duration::from_millis(50),
-        Duration::from_secs(60),
-    );
+    let stall = Duration::from_secs(60);
+    let (stream, exchange) = ClientStream::new(stream, slot, head_timeout, stall);
+    (client.unwrap(), stream, exchange)
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn a_silent_connection_closes_after_the_head_timeout() {
+    let (client, mut stream, exchange) = connected(Duration::from_millis(50)).await;
     let error = stream.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    drop((client, exchange));
+}
+
+#[tokio::test]
+async fn the_bytes_that_show_the_version_come_in_one_read_with_those_behind_them() {
+    let (mut client, mut stream, exchange) = connected(Duration::from_secs(60)).await;
+    let head = b"GET /a/path/longer/than/the/preface/of/the/other/version HTTP/1.1\r\n\r\n";
+    client.write_all(head).await.unwrap();
+    assert_eq!(stream.http_version().await.unwrap(), HttpVersion::Http1);
+    let mut read = [0; 200];
+    let length = stream.read(&mut read).await.unwrap();
+    assert_eq!(&read[..length], head);
     drop((client, exchange));
 }
