@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use contract_id::contract;
-use kv_blocks::{BlockSize, EngineHash, IndexUpdate, Namespace, StoredBlocks, Tier};
+use kv_blocks::{BlockSize, EngineHash, IndexUpdate, MediaHash, Namespace, StoredBlocks, Tier};
 use kv_index::{IndexSettings, KvIndex, TierBlocks};
 
 use crate::sequence::*;
@@ -66,6 +66,20 @@ fn chunks_are_credited_as_the_same_tokens_in_the_targets_own_blocks() {
             ..TierBlocks::default()
         }
     );
+}
+
+#[test]
+#[contract("D2", "V17")]
+fn a_chunk_with_a_multimodal_item_is_not_cut_into_blocks() {
+    let index = known();
+    let two = StoredBlocks {
+        hashes: vec![EngineHash(900), EngineHash(901)],
+        media: vec![None, MediaHash::of([("image", 2)])],
+        block_size: BlockSize::new(8).unwrap(),
+        ..chunk(0..16, 0, None)
+    };
+    assert_eq!(put(&index, 0, two).applied, 1);
+    assert_eq!(host(&index, 8), 2, "those of the first chunk");
 }
 
 #[test]
