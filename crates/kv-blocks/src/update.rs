@@ -51,7 +51,7 @@ pub struct StoredBlocks {
     pub parent: Option<EngineHash>,
     /// `hashes.len() * block_size` tokens; the codec has checked the length.
     pub tokens: Vec<u32>,
-    /// The multimodal items of each block; empty where no block has any.
+    /// The multimodal items of each block; blocks behind the end of the list have none.
     pub media: Vec<Option<MediaHash>>,
     /// Tokens per block.
     pub block_size: BlockSize,

@@ -196,6 +196,33 @@ fn the_places_of_pictures_are_read_with_the_token_ids() {
 }
 
 #[test]
+fn features_beyond_their_limits_are_of_unknown_form() {
+    let features = |modalities: usize, name: usize| {
+        let list = |value: &str| {
+            let one = |at| format!(r#""m{at}":[{value}]"#);
+            (0..modalities).map(one).collect::<Vec<_>>().join(",")
+        };
+        // Each place is behind the last one's.
+        let places = (0..modalities)
+            .map(|at| format!(r#""m{at}":[{{"offset":{at},"length":1}}]"#))
+            .collect::<Vec<_>>()
+            .join(",");
+        let hashes = list(&format!("\"{}\"", "a".repeat(name)));
+        format!(
+            r#"{{"token_ids":[1],"features":{{"mm_hashes":{{{hashes}}},"mm_placeholders":{{{places}}}}}}}"#
+        )
+    };
+    for (modalities, name, fidelity) in [
+        (16, 1024, Fidelity::Exact),
+        (17, 1, Fidelity::Likeness),
+        (1, 1025, Fidelity::Likeness),
+    ] {
+        let body = features(modalities, name);
+        assert_eq!(read(Dialect::TokenIds, &body).fidelity, fidelity);
+    }
+}
+
+#[test]
 fn pictures_in_unknown_places_are_part_of_the_blocks() {
     for (dialect, fields) in [
         (

@@ -1,4 +1,4 @@
-//! A Redis that stops to answer: the lookups that wait for it, each as long as its budget.
+//! A Redis that stops to answer: the lookups that wait for it, each as long as a command may take.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -13,19 +13,24 @@ use crate::{figures::BoundedFigure, redis_server::RedisServer, settings};
 
 /// Connections to Redis, as usual.
 const POOL_SIZE: u32 = 8;
-/// A lookup that takes this long has waited for its budget.
-const WAITED: Duration = Duration::from_millis(40);
-/// The usual time limit of a lookup, and of a command.
-const BUDGET: Duration = Duration::from_millis(50);
+/// The usual time limit of a command, and a longer one of a lookup, so that only the first counts.
 const COMMAND: Duration = Duration::from_secs(1);
+const BUDGET: Duration = Duration::from_secs(5);
+/// A lookup that takes this long has waited for Redis, and not for a busy machine.
+const WAITED: Duration = Duration::from_millis(500);
+/// Time of the machine beside the time limit.
+const SLACK: Duration = Duration::from_millis(100);
 /// Tasks that look up at the same time, and lookups of each.
 const TASKS: u32 = 50;
 const LOOKUPS: u32 = 200;
 
-/// Returns no figure where redis-server is missing.
+/// Returns the figures.
+///
+/// # Errors
+/// There is no redis-server.
 pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn Error>> {
     if Requirement::RedisServer.is_missing() {
-        return Ok(Vec::new());
+        return Err("CK81 is not measured: there is no redis-server; on Debian: apt-get install redis-server".into());
     }
     let server = RedisServer::start();
     let runtime = Runtime::new()?;
@@ -34,7 +39,7 @@ pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn Error>> {
         server.pause();
         let during = lookups(&cache, TASKS).await?;
         // By now the missing answers have shown that it is away.
-        tokio::time::sleep(COMMAND + BUDGET).await;
+        tokio::time::sleep(COMMAND).await;
         let after = lookups(&cache, 1).await?;
         Ok::<_, Box<dyn Error>>([during, after])
     })?;
@@ -57,9 +62,9 @@ pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn Error>> {
             "",
         ),
         figure(
-            "the longest of them, with a budget of 50 ms".to_owned(),
+            "the longest of them, with a command timeout of 1 s".to_owned(),
             longest.as_secs_f64() * 1e3,
-            COMMAND.as_secs_f64() * 1e3,
+            (COMMAND + SLACK).as_secs_f64() * 1e3,
             "ms",
         ),
         figure(

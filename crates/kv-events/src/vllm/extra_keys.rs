@@ -10,7 +10,7 @@ use super::{BlockStored, ExtraKey};
 pub(super) struct ExtraKeys {
     pub(super) lora: Option<Arc<str>>,
     pub(super) salt: Option<Arc<str>>,
-    /// The multimodal items of each block; empty where no block has any.
+    /// The multimodal items of each block, up to the last block with any.
     pub(super) media: Vec<Option<MediaHash>>,
     /// Number of leading blocks of which all inputs are known.
     pub(super) known_blocks: usize,

@@ -133,7 +133,14 @@ impl OrphanBlocks {
                     tokens: stored.tokens[range.start * size..range.end * size].to_vec(),
                     block_size: stored.block_size,
                     lora: stored.lora.clone(),
-                    media: stored.media.get(range).map_or_else(Vec::new, <[_]>::to_vec),
+                    // The list ends at the last block with any.
+                    media: stored
+                        .media
+                        .iter()
+                        .take(range.end)
+                        .skip(range.start)
+                        .copied()
+                        .collect(),
                     salt: stored.salt.clone(),
                     tier: stored.tier,
                 };

@@ -114,10 +114,9 @@ impl ClientStream {
         if self.peeked.is_empty() {
             self.peeked = Vec::new();
             // In one read with what has arrived behind them: the HTTP layer doubles its buffer for
-            // the rest of a head that it got in part.
-            if let Poll::Ready(Err(error)) = Pin::new(&mut self.inner).poll_read(cx, buf) {
-                return Poll::Ready(Err(error));
-            }
+            // the rest of a head that it got in part. A connection that is broken behind these bytes
+            // is still so at the next read.
+            let _ = Pin::new(&mut self.inner).poll_read(cx, buf);
         }
         Poll::Ready(Ok(()))
     }

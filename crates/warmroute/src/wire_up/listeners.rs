@@ -85,10 +85,13 @@ pub(super) async fn bind(
 ) -> Result<BoundListeners, StartError> {
     let is_takeover = inherited.is_some();
     let server = &settings.server;
-    let data = bind_data(server, inherited.as_deref_mut()).await?;
+    // Both before any socket: no client gets a port that closes at once.
+    let data_tls = identity(server.tls.as_ref(), protocols(server))?;
+    let operator_tls = identity(settings.admin.tls.as_ref(), HttpProtocols::Http1)?;
+    let data = bind_data(server, inherited.as_deref_mut(), data_tls).await?;
     Ok(BoundListeners {
         data,
-        operators: bind_operators(settings, token, inherited).await?,
+        operators: bind_operators(settings, token, inherited, operator_tls).await?,
         probe: server
             .probe_listen
             .as_ref()
@@ -100,8 +103,8 @@ pub(super) async fn bind(
 async fn bind_data(
     server: &ServerSection,
     mut inherited: Option<&mut InheritedSockets>,
+    tls: Option<Arc<TlsIdentity>>,
 ) -> Result<Listeners, StartError> {
-    let tls = identity(server.tls.as_ref(), protocols(server))?;
     let more_addresses = server
         .also_listen
         .iter()
@@ -125,9 +128,9 @@ async fn bind_operators(
     settings: &Settings,
     token: Option<&Token>,
     mut inherited: Option<&mut InheritedSockets>,
+    tls: Option<Arc<TlsIdentity>>,
 ) -> Result<AdminListeners, StartError> {
     let (admin, metrics) = (&settings.admin, &settings.metrics);
-    let tls = identity(admin.tls.as_ref(), HttpProtocols::Http1)?;
     let access = |listen: &ListenSetting| Access {
         token: token.cloned(),
         loopback: listen.is_local(),
