@@ -113,6 +113,9 @@ impl ClientStream {
         self.peeked.drain(..length);
         if self.peeked.is_empty() {
             self.peeked = Vec::new();
+            // What follows joins these bytes: a second read would make the HTTP layer double its
+            // buffer. If there is nothing, or an error, the next read finds that again.
+            let _ = Pin::new(&mut self.inner).poll_read(cx, buf);
         }
         Poll::Ready(Ok(()))
     }
