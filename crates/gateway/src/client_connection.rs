@@ -214,9 +214,9 @@ async fn serve_http2(
 }
 
 impl ClientService {
-    async fn answer(&self, mut request: Request<Incoming>) -> Response<GuardedBody> {
-        request.extensions_mut().insert(self.exchange.slot().peer());
-        request::answer(self.gateways.current(), request.map(RequestBody::from)).await
+    async fn answer(&self, request: Request<Incoming>) -> Response<GuardedBody> {
+        let (request, peer) = (request.map(RequestBody::from), self.exchange.slot().peer());
+        request::answer(self.gateways.current(), request, peer).await
     }
 }
 

@@ -54,7 +54,9 @@ impl Client {
     /// Sends request number `n` and reads its whole reply, or the first event of a stream: then it
     /// returns how many are left, the end marker among them.
     pub(crate) fn begin(&mut self, n: u32, kind: ReplyKind) -> io::Result<Option<u32>> {
-        self.reader.get_mut().write_all(request(n, kind).as_bytes())?;
+        self.reader
+            .get_mut()
+            .write_all(request(n, kind).as_bytes())?;
         let reply = read_message(&mut self.reader)?;
         if !reply.start.starts_with("HTTP/1.1 200 ") {
             let Message { start, body } = reply;

@@ -42,7 +42,12 @@ pub(crate) fn start(keys: &str, engine: u16) -> Result<CountedServer, Box<dyn Er
         };
         let fleet = Arc::new(fleet);
         let routing = RoutingSettings::of(settings.routing.clone(), settings.prefix_routing);
-        let gateway = gateway(&settings, &fleet, Router::new(routing, index), &mut registry);
+        let gateway = gateway(
+            &settings,
+            &fleet,
+            Router::new(routing, index),
+            &mut registry,
+        );
         let listener = net::listen(&ListenAddr::tcp("127.0.0.1", 0)).await;
         let listener = listener.expect("a port");
         let port = listener.address().port().expect("it is TCP");

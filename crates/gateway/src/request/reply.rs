@@ -40,10 +40,9 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) 
         HeaderName::from_static("x-warmroute-worker"),
         &selection.worker,
     );
-    insert(
-        fields,
+    fields.insert(
         HeaderName::from_static("x-warmroute-policy"),
-        selection.policy,
+        HeaderValue::from_static(selection.policy),
     );
     insert(
         fields,
@@ -51,7 +50,7 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) 
         &guard.id().to_string(),
     );
     fields.insert(
-        "x-warmroute-predicted-cached-tokens",
+        HeaderName::from_static("x-warmroute-predicted-cached-tokens"),
         HeaderValue::from(selection.predicted_cached_tokens),
     );
     if shown.vllm_router_headers() {

@@ -19,7 +19,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use config::CompatSection;
 use dialect::Dialect;
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use response_cache::{
     CacheReason, CacheRequest, CacheResult, Eligibility, FinishedReplyUse, FlightRole, ReplyFill,
     ResponseCache, RoutingOverrides,
@@ -197,12 +197,15 @@ fn add_cache_headers(reason: CacheReason, fields: &mut HeaderMap, shown: &Compat
         CacheResult::Miss => "MISS",
         CacheResult::Skip => "BYPASS",
     });
-    fields.insert("x-cache", status.clone());
+    fields.insert(HeaderName::from_static("x-cache"), status.clone());
     if shown.expose_routing_headers {
         let reason = HeaderValue::from_static(reason.as_str());
-        fields.insert("x-warmroute-cache-reason", reason);
+        fields.insert(HeaderName::from_static("x-warmroute-cache-reason"), reason);
         if shown.vllm_router_headers() {
-            fields.insert("x-vllm-router-cache-status", status);
+            fields.insert(
+                HeaderName::from_static("x-vllm-router-cache-status"),
+                status,
+            );
         }
     }
 }
