@@ -153,7 +153,8 @@ async fn serve_http1(
     };
     let upgraded = upgraded.lock().take();
     if let Some((conversation, answering)) = upgraded {
-        conversation.run().await;
+        // On the heap, as few connections ever carry one and all have room for it.
+        Box::pin(conversation.run()).await;
         drop(answering);
     }
     result

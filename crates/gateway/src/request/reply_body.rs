@@ -128,7 +128,7 @@ impl GuardedBody {
             return None;
         };
         Some(GuardedConversation {
-            conversation: *conversation,
+            conversation,
             metrics: Arc::clone(&self.metrics),
         })
     }
@@ -137,7 +137,7 @@ impl GuardedBody {
 /// A conversation whose panic ends it and counts as a panic of a request.
 #[derive(Debug)]
 pub(crate) struct GuardedConversation {
-    conversation: Conversation,
+    conversation: Box<Conversation>,
     metrics: Arc<Metrics>,
 }
 
