@@ -73,7 +73,7 @@ impl GenerationStages {
         &self,
         call: AcceptedRequest,
         dialect: Dialect,
-        mut guard: RequestGuard,
+        mut guard: Box<RequestGuard>,
     ) -> Response<ReplyBody> {
         match self.prepare(call, dialect, &mut guard).await {
             Ok(request) => self.delivery.run(request, guard).await,

@@ -182,7 +182,7 @@ async fn call_handler(
     gateway: &Arc<Gateway>,
     route: &Route,
     call: AcceptedRequest,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let (id, catalog) = (&call.request_id, &gateway.edge.catalog);
     let rest = below(route, call.target.path());
@@ -237,7 +237,7 @@ async fn generate(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
     dialect: Dialect,
-    guard: RequestGuard,
+    guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let owner = Arc::clone(gateway);
     // On the heap: this is the larger part of a request's state and would move with every future
