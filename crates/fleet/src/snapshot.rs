@@ -232,6 +232,8 @@ pub struct RankView {
 pub struct WorkerConnection {
     /// The base URL.
     pub url: WorkerUrl,
+    /// The value of `Host` in its requests.
+    pub host: HeaderValue,
     /// Whether its certificate is checked, if it has one.
     pub verified: bool,
     /// Sent in place of the client's own key.
@@ -298,6 +300,8 @@ impl WorkerView {
             id,
             name,
             connection: WorkerConnection {
+                host: HeaderValue::try_from(url.authority())
+                    .unwrap_or(HeaderValue::from_static("localhost")),
                 url,
                 verified: true,
                 api_key: None,

@@ -153,7 +153,8 @@ async fn serve_http1(
     };
     let upgraded = upgraded.lock().take();
     if let Some((conversation, answering)) = upgraded {
-        conversation.run().await;
+        // On the heap, as few connections ever carry one and all have room for it.
+        Box::pin(conversation.run()).await;
         drop(answering);
     }
     result
@@ -214,9 +215,9 @@ async fn serve_http2(
 }
 
 impl ClientService {
-    async fn answer(&self, mut request: Request<Incoming>) -> Response<GuardedBody> {
-        request.extensions_mut().insert(self.exchange.slot().peer());
-        request::answer(self.gateways.current(), request.map(RequestBody::from)).await
+    async fn answer(&self, request: Request<Incoming>) -> Response<GuardedBody> {
+        let (request, peer) = (request.map(RequestBody::from), self.exchange.slot().peer());
+        request::answer(self.gateways.current(), request, peer).await
     }
 }
 

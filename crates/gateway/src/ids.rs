@@ -1,6 +1,9 @@
 //! Identifiers and per-request randomness.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use http::{HeaderMap, HeaderValue};
 use proxy::headers::REQUEST_ID;
@@ -48,10 +51,11 @@ impl IdGenerator {
     }
 
     /// Returns the client's request id if it is usable, else a new one.
-    pub(crate) fn request_id(&self, headers: &HeaderMap) -> Box<str> {
-        headers.get(REQUEST_ID).and_then(usable).map_or_else(
-            || format!("req-{:016x}", self.next_number()).into_boxed_str(),
-            Into::into,
+    pub(crate) fn request_id(&self, headers: &HeaderMap) -> Arc<str> {
+        let named = headers.get(REQUEST_ID).and_then(usable);
+        named.map_or_else(
+            || format!("req-{:016x}", self.next_number()).into(),
+            Arc::from,
         )
     }
 }

@@ -5,7 +5,7 @@
 //! so that their rates and ratios always have data; series with a worker's name begin with their
 //! first sample.
 
-use std::{cmp::Ordering, hash::Hash, time::Duration};
+use std::{cmp::Ordering, hash::Hash, sync::Arc, time::Duration};
 
 use dialect::{ErrorCode, Usage};
 use prometheus_client::{
@@ -43,20 +43,20 @@ const UNFINISHED: &str = "unfinished";
 /// One label: the worker's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct WorkerLabel {
-    worker: String,
+    worker: Arc<str>,
 }
 
 /// Labels of a worker failure counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct WorkerReason {
-    worker: String,
+    worker: Arc<str>,
     reason: &'static str,
 }
 
 /// Labels of a parity counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct WorkerResult {
-    worker: String,
+    worker: Arc<str>,
     result: &'static str,
 }
 

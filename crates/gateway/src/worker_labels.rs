@@ -3,7 +3,7 @@
 //! **Invariant**: at most [`MOST_WORKERS`] names, and [`OTHER`] beside them. A name keeps its
 //! label: a series that changed its meaning or vanished would make rates wrong.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use foldhash::fast::RandomState;
 use parking_lot::RwLock;
@@ -15,19 +15,24 @@ pub(crate) const OTHER: &str = "other";
 
 /// The names that have a label.
 #[derive(Debug, Default)]
-pub(crate) struct WorkerLabels(RwLock<HashSet<Box<str>, RandomState>>);
+pub(crate) struct WorkerLabels(RwLock<HashSet<Arc<str>, RandomState>>);
 
 impl WorkerLabels {
     /// Returns a worker's label: its name, or [`OTHER`] if too many came before it.
-    pub(crate) fn label(&self, name: &str) -> String {
-        if !self.0.read().contains(name) {
-            let mut known = self.0.write();
-            if known.len() >= MOST_WORKERS && !known.contains(name) {
-                return OTHER.to_owned();
-            }
-            known.insert(name.into());
+    pub(crate) fn label(&self, name: &str) -> Arc<str> {
+        if let Some(label) = self.0.read().get(name) {
+            return Arc::clone(label);
         }
-        name.to_owned()
+        let mut known = self.0.write();
+        if let Some(label) = known.get(name) {
+            return Arc::clone(label);
+        }
+        if known.len() >= MOST_WORKERS {
+            return OTHER.into();
+        }
+        let label = Arc::<str>::from(name);
+        known.insert(Arc::clone(&label));
+        label
     }
 }
 
@@ -43,12 +48,12 @@ mod tests {
         let labels = WorkerLabels::default();
         let name = |n: usize| format!("w{n}");
         for n in 0..MOST_WORKERS {
-            assert_eq!(labels.label(&name(n)), name(n));
+            assert_eq!(*labels.label(&name(n)), name(n));
         }
         for n in MOST_WORKERS..3 * MOST_WORKERS {
-            assert_eq!(labels.label(&name(n)), OTHER);
+            assert_eq!(&*labels.label(&name(n)), OTHER);
         }
-        assert_eq!(labels.label("w0"), "w0");
+        assert_eq!(&*labels.label("w0"), "w0");
         assert_eq!(labels.0.read().len(), MOST_WORKERS);
     }
 }

@@ -128,8 +128,16 @@ pub(crate) struct Admission {
 pub(crate) struct RequestHead {
     pub(crate) parts: Parts,
     pub(crate) route: &'static Route,
+    pub(crate) arrival: Arrival,
+}
+
+/// Where and when a request came in, and its name.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
     pub(crate) request_id: Arc<str>,
     pub(crate) received: Moment,
+    /// The client, by whose share its body counts.
+    pub(crate) peer: PeerAddress,
 }
 
 impl Admission {
@@ -142,9 +150,13 @@ impl Admission {
         let RequestHead {
             mut parts,
             route,
+            arrival,
+        } = head;
+        let Arrival {
             request_id,
             received,
-        } = head;
+            peer,
+        } = arrival;
         head_fits(&parts, self.server.max_head_bytes)?;
         host_is_plain(&parts.headers, &parts.uri)?;
         match route.scope {
@@ -153,12 +165,6 @@ impl Admission {
         }
         identity_encoding(&parts.headers)?;
         let overrides = overrides::read(&parts.headers)?;
-        // The listener attaches it to each request.
-        let peer = parts
-            .extensions
-            .get::<PeerAddress>()
-            .copied()
-            .unwrap_or(PeerAddress::Local);
         let upgrade = upgrade(route, &mut parts, body);
         let (body, rest) = match route.body {
             BodyMode::None => {
@@ -429,8 +435,11 @@ mod tests {
         let head = RequestHead {
             route: route(&parts).expect("a route"),
             parts,
-            request_id: "r1".into(),
-            received: Moment::START,
+            arrival: Arrival {
+                request_id: "r1".into(),
+                received: Moment::START,
+                peer: PeerAddress::Local,
+            },
         };
         admission(keys).accept(head, body).await
     }

@@ -14,11 +14,11 @@ pub(crate) struct Conversation {
     tunnel: Tunnel,
     /// Resolves at the end of the drain time.
     abort: AbortSignal,
-    guard: RequestGuard,
+    guard: Box<RequestGuard>,
 }
 
 impl Conversation {
-    pub(super) fn new(tunnel: Tunnel, abort: AbortSignal, guard: RequestGuard) -> Self {
+    pub(super) fn new(tunnel: Tunnel, abort: AbortSignal, guard: Box<RequestGuard>) -> Self {
         Self {
             tunnel,
             abort,

@@ -28,7 +28,7 @@ use crate::Gateway;
 pub(super) async fn count_tokens(
     gateway: &Arc<Gateway>,
     mut call: AcceptedRequest,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let prepared = async {
         let translator = RequestTranslator::of(

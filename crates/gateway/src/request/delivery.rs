@@ -39,7 +39,7 @@ impl DeliveryStage {
     pub(super) async fn run(
         &self,
         mut request: RoutedRequest,
-        mut guard: RequestGuard,
+        mut guard: Box<RequestGuard>,
     ) -> Response<ReplyBody> {
         let mut retry_state = RetryState::default();
         loop {
@@ -162,7 +162,7 @@ fn commit(
     dispatcher: &Dispatcher,
     committed: CommittedReply,
     stream: Option<StreamTranslator>,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let CommittedReply { head, content } = committed;
     guard.commit(head.status.as_u16(), &content);

@@ -243,7 +243,8 @@ fn has_type(headers: &HeaderMap, prefix: &str) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with(prefix))
+        .and_then(|value| value.trim_start().get(..prefix.len()))
+        .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 #[cfg(test)]

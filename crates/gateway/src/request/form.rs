@@ -37,7 +37,7 @@ const BYTES_PER_TOKEN: u64 = 512;
 pub(super) async fn form(
     gateway: &Arc<Gateway>,
     mut call: AcceptedRequest,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let stages = &gateway.generation;
     let mut wait = stages.form_wait(&call);

@@ -19,7 +19,7 @@ use super::{
     lmcache::CandidateChoice,
     prefill::{self, Handover, RequestPolicies},
     queue_wait::WaitRecord,
-    receipt::RequestFacts,
+    receipt::{RequestFacts, shared_name},
     record::RequestGuard,
     reply,
     reply_body::ReplyBody,
@@ -73,7 +73,7 @@ impl GenerationStages {
         &self,
         call: AcceptedRequest,
         dialect: Dialect,
-        mut guard: RequestGuard,
+        mut guard: Box<RequestGuard>,
     ) -> Response<ReplyBody> {
         match self.prepare(call, dialect, &mut guard).await {
             Ok(request) => self.delivery.run(request, guard).await,
@@ -282,7 +282,6 @@ impl GenerationStages {
                 },
                 api_support: translator.api_support,
             },
-            model: choice.model,
             wait,
             priority: if view.priority.is_some() {
                 PriorityField::Taken
@@ -290,10 +289,11 @@ impl GenerationStages {
                 PriorityField::Free
             },
             reply_context: ReplyContext {
-                model: Arc::from(&*view.model),
+                model: shared_name(&view.model, &choice.model.id),
                 prompt_tokens: exact_tokens.unwrap_or(0),
                 include_usage: view.include_usage,
             },
+            model: choice.model,
             translator,
         }
     }

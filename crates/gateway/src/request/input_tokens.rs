@@ -40,7 +40,7 @@ struct CountSubject {
 pub(super) async fn input_tokens(
     gateway: &Arc<Gateway>,
     mut call: AcceptedRequest,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let subject = match CountSubject::of(gateway, &mut call).await {
         Ok(subject) => subject,

@@ -63,11 +63,11 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use dialect::Dialect;
 use futures_util::{FutureExt, future::BoxFuture};
 use http::{Request, Response, header::EXPECT};
-use kv_blocks::Moment;
+use net::server::PeerAddress;
 use proxy::RequestBody;
 
 use self::{
-    accept::{AcceptedRequest, RequestHead},
+    accept::{AcceptedRequest, Arrival, RequestHead},
     record::RequestGuard,
     reply::refused,
     reply_body::{GuardedBody, ReplyBody},
@@ -81,18 +81,18 @@ use crate::{
 pub(crate) async fn answer(
     gateway: Arc<Gateway>,
     request: Request<RequestBody>,
+    peer: PeerAddress,
 ) -> Response<GuardedBody> {
     let received = gateway.clock().now();
-    let request_id: Arc<str> = gateway.edge.ids.request_id(request.headers()).into();
+    let request_id = gateway.edge.ids.request_id(request.headers());
     let head_only = accept::is_head(request.method());
     let shape = ErrorShape::of(request.uri().path());
-    let answering = AssertUnwindSafe(handle_route(
-        &gateway,
-        request,
-        Arc::clone(&request_id),
+    let arrival = Arrival {
+        request_id: Arc::clone(&request_id),
         received,
-    ))
-    .catch_unwind();
+        peer,
+    };
+    let answering = AssertUnwindSafe(handle_route(&gateway, request, arrival)).catch_unwind();
     // A panic costs one request. Its guards have run: the load is freed, the receipt complete, the connection closed.
     let response = answering
         .await
@@ -119,8 +119,7 @@ fn probed(probe: &api::ProbeReply, request_id: &str) -> Response<ReplyBody> {
 async fn handle_route(
     gateway: &Arc<Gateway>,
     request: Request<RequestBody>,
-    request_id: Arc<str>,
-    received: Moment,
+    arrival: Arrival,
 ) -> Response<ReplyBody> {
     supervision::panic_point("request");
     let (mut parts, mut body) = request.into_parts();
@@ -128,7 +127,8 @@ async fn handle_route(
     let route = match accept::route(&parts) {
         Ok(route) => route,
         Err(error) => {
-            let error = reply::error(&error, ErrorShape::of(parts.uri.path()), &request_id);
+            let shape = ErrorShape::of(parts.uri.path());
+            let error = reply::error(&error, shape, &arrival.request_id);
             let response = reply::with_allow(accept::allowed_methods(&parts), error);
             return reply::close_unless(
                 accept::drain_body(&mut body, expects_continue).await,
@@ -136,13 +136,13 @@ async fn handle_route(
             );
         }
     };
-    let mut guard = RequestGuard::open(&gateway.recorder, route, Arc::clone(&request_id), received);
+    let (request_id, received) = (Arc::clone(&arrival.request_id), arrival.received);
+    let mut guard = RequestGuard::open(&gateway.recorder, route, request_id, received);
     guard.begin_trace(&mut parts.headers);
     let head = RequestHead {
         parts,
         route,
-        request_id,
-        received,
+        arrival,
     };
     let accepted = gateway.edge.admission.accept(head, &mut body).await;
     guard.trace_stage("accept", Some(received));
@@ -182,7 +182,7 @@ async fn call_handler(
     gateway: &Arc<Gateway>,
     route: &Route,
     call: AcceptedRequest,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let (id, catalog) = (&call.request_id, &gateway.edge.catalog);
     let rest = below(route, call.target.path());
@@ -237,7 +237,7 @@ async fn generate(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
     dialect: Dialect,
-    guard: RequestGuard,
+    guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let owner = Arc::clone(gateway);
     // On the heap: this is the larger part of a request's state and would move with every future

@@ -25,7 +25,7 @@ const MAX_MODEL: usize = 1024;
 pub(super) async fn realtime(
     gateway: &Arc<Gateway>,
     mut call: AcceptedRequest,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     if call.upgrade.is_none() {
         return upgrade_required(guard);
@@ -43,7 +43,7 @@ pub(super) async fn realtime(
     }
 }
 
-fn upgrade_required(guard: RequestGuard) -> Response<ReplyBody> {
+fn upgrade_required(guard: Box<RequestGuard>) -> Response<ReplyBody> {
     let message = "GET /v1/realtime is a WebSocket: connect with a client of the realtime API, or send Connection: \
                    Upgrade and Upgrade: websocket without a body";
     let error = ApiError::new(ErrorCode::UpgradeRequired, message);

@@ -1,6 +1,6 @@
 //! The facts of a request: the receipt built from them, and the notes for its reply's headers.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use dialect::RequestView;
 use fleet::ModelView;
@@ -11,6 +11,9 @@ use routing::receipt::{
     RouterTiming,
 };
 use tokenization::TokenizedPrompt;
+
+/// The tenant of requests that name none.
+static DEFAULT_TENANT: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from("default"));
 
 /// Facts of a request before the decision.
 #[derive(Clone, Debug)]
@@ -25,6 +28,15 @@ pub(crate) struct RequestFacts {
     pub(crate) prompt: PromptNote,
 }
 
+/// Returns the name that a request gives to a model, shared where it is the model's own.
+pub(super) fn shared_name(named: &str, id: &Arc<str>) -> Arc<str> {
+    if named == &**id {
+        Arc::clone(id)
+    } else {
+        Arc::from(named)
+    }
+}
+
 impl RequestFacts {
     /// Collects the facts of the request from which `view` was read.
     pub(super) fn of(
@@ -35,7 +47,7 @@ impl RequestFacts {
     ) -> Self {
         let served = model.candidates.first();
         Self {
-            model: Arc::from(&*view.model),
+            model: shared_name(&view.model, &model.id),
             served_model: served.map(|candidate| Arc::clone(&candidate.namespace_model)),
             lora: served.and_then(|candidate| candidate.lora.clone()),
             stream: view.stream,
@@ -72,7 +84,7 @@ impl RequestFacts {
             at_unix_ms,
             request: RequestNote {
                 id: request_id,
-                tenant: Arc::from("default"),
+                tenant: Arc::clone(&DEFAULT_TENANT),
                 route,
                 model: self.model,
                 served_model: self.served_model,

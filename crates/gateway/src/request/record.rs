@@ -95,8 +95,7 @@ pub(crate) struct RequestGuard {
     prefix_expectation: Option<PrefixExpectation>,
     selection: Option<Selection>,
     attempt: CurrentAttempt,
-    /// On the heap: the guard moves with every future around it.
-    draft: Box<ReceiptDraft>,
+    draft: ReceiptDraft,
     reply: ReplyRecord,
     end: Option<OutcomeKind>,
     /// Set at the end: whether the reply was whole and no error.
@@ -119,15 +118,15 @@ struct ReceiptDraft {
 }
 
 impl RequestGuard {
-    /// Opens the guard of a request.
+    /// Opens the guard of a request. It is on the heap, as it moves with every future around it.
     pub(crate) fn open(
         recorder: &Arc<Recorder>,
         route: &'static Route,
         request_id: Arc<str>,
         received: Moment,
-    ) -> Self {
+    ) -> Box<Self> {
         recorder.running.fetch_add(1, Ordering::Relaxed);
-        Self {
+        Box::new(Self {
             recorder: Arc::clone(recorder),
             route,
             request_id,
@@ -136,11 +135,11 @@ impl RequestGuard {
             prefix_expectation: None,
             selection: None,
             attempt: CurrentAttempt::default(),
-            draft: Box::default(),
+            draft: ReceiptDraft::default(),
             reply: ReplyRecord::default(),
             end: None,
             outcome: None,
-        }
+        })
     }
 
     pub(crate) fn request_id(&self) -> &str {

@@ -68,7 +68,7 @@ pub(crate) struct ReplyRelay {
     /// Complete bytes that can be sent now.
     ready: VecDeque<Bytes>,
     end: RelayEnd,
-    guard: RequestGuard,
+    guard: Box<RequestGuard>,
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ enum CutReason {
 }
 
 impl ReplyRelay {
-    pub(crate) fn new(start: ReplyStart, guard: RequestGuard) -> Self {
+    pub(crate) fn new(start: ReplyStart, guard: Box<RequestGuard>) -> Self {
         let ReplyStart {
             first,
             rest,

@@ -40,10 +40,9 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) 
         HeaderName::from_static("x-warmroute-worker"),
         &selection.worker,
     );
-    insert(
-        fields,
+    fields.insert(
         HeaderName::from_static("x-warmroute-policy"),
-        selection.policy,
+        HeaderValue::from_static(selection.policy),
     );
     insert(
         fields,
@@ -51,7 +50,7 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) 
         &guard.id().to_string(),
     );
     fields.insert(
-        "x-warmroute-predicted-cached-tokens",
+        HeaderName::from_static("x-warmroute-predicted-cached-tokens"),
         HeaderValue::from(selection.predicted_cached_tokens),
     );
     if shown.vllm_router_headers() {
@@ -94,7 +93,7 @@ pub(crate) fn error(error: &ApiError, shape: ErrorShape, request_id: &str) -> Re
 }
 
 /// Answers the client with an error of the router.
-pub(super) fn refused(mut guard: RequestGuard, error: &ApiError) -> Response<ReplyBody> {
+pub(super) fn refused(mut guard: Box<RequestGuard>, error: &ApiError) -> Response<ReplyBody> {
     guard.record_own_error(error);
     let mut response = self::error(error, guard.error_shape(), guard.request_id());
     add_routing_headers(response.headers_mut(), &guard);
@@ -102,7 +101,10 @@ pub(super) fn refused(mut guard: RequestGuard, error: &ApiError) -> Response<Rep
 }
 
 /// Answers the client with the last failure when no further attempt follows.
-pub(super) fn last_failure(mut guard: RequestGuard, failure: FinalError) -> Response<ReplyBody> {
+pub(super) fn last_failure(
+    mut guard: Box<RequestGuard>,
+    failure: FinalError,
+) -> Response<ReplyBody> {
     match failure {
         FinalError::Error(error) => refused(guard, &error),
         FinalError::Pass(head, bytes) => {

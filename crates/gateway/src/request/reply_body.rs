@@ -48,13 +48,13 @@ impl ReplyBody {
     }
 
     /// Returns a worker's whole reply.
-    pub(crate) fn whole(bytes: Bytes, mut guard: RequestGuard) -> Self {
+    pub(crate) fn whole(bytes: Bytes, mut guard: Box<RequestGuard>) -> Self {
         if bytes.is_empty() {
             // hyper never polls an empty body.
             guard.complete();
             return Self::default();
         }
-        Self::Whole(Some(bytes), Some(Box::new(guard)))
+        Self::Whole(Some(bytes), Some(guard))
     }
 
     pub(crate) fn live(body: impl LiveBody + 'static) -> Self {
@@ -128,7 +128,7 @@ impl GuardedBody {
             return None;
         };
         Some(GuardedConversation {
-            conversation: *conversation,
+            conversation,
             metrics: Arc::clone(&self.metrics),
         })
     }
@@ -137,7 +137,7 @@ impl GuardedBody {
 /// A conversation whose panic ends it and counts as a panic of a request.
 #[derive(Debug)]
 pub(crate) struct GuardedConversation {
-    conversation: Conversation,
+    conversation: Box<Conversation>,
     metrics: Arc<Metrics>,
 }
 

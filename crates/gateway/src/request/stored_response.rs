@@ -31,7 +31,7 @@ pub(super) async fn stored_response(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
     rest: String,
-    guard: RequestGuard,
+    guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let (model, worker) = match target(gateway, &call, &rest) {
         Ok(target) => target,

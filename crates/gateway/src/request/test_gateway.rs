@@ -193,11 +193,11 @@ impl TestGateway {
     }
 
     /// The guard of a chat whose receipt will be published.
-    pub(crate) fn guard(&self) -> RequestGuard {
+    pub(crate) fn guard(&self) -> Box<RequestGuard> {
         self.guard_of("/v1/chat/completions")
     }
 
-    pub(crate) fn guard_of(&self, path: &str) -> RequestGuard {
+    pub(crate) fn guard_of(&self, path: &str) -> Box<RequestGuard> {
         let RouteMatch::Route(route) = routes::find(&Method::POST, path) else {
             panic!("{path} is no route");
         };
@@ -269,7 +269,7 @@ impl TestGateway {
     }
 
     /// Delivers a chat of worker 1 whose guard is `guard`, and reads its reply to its end.
-    pub(crate) async fn deliver_chat(&self, guard: RequestGuard) -> ClientReply {
+    pub(crate) async fn deliver_chat(&self, guard: Box<RequestGuard>) -> ClientReply {
         ClientReply::read(self.delivery().run(self.chat(&[1]), guard).await).await
     }
 

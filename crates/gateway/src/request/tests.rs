@@ -48,10 +48,8 @@ async fn send_with(
         let value = http::HeaderValue::from_static(value);
         request.headers_mut().insert(*name, value);
     }
-    request
-        .extensions_mut()
-        .insert(net::server::PeerAddress::Local);
-    let response = answer(Arc::new(test.gateway.clone()), request).await;
+    let peer = net::server::PeerAddress::Local;
+    let response = answer(Arc::new(test.gateway.clone()), request, peer).await;
     let (head, mut reply) = response.into_parts();
     let mut text = String::new();
     let ending = loop {

@@ -40,7 +40,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 pub(super) async fn tokenize(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
-    guard: RequestGuard,
+    guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let route = TokenizeRoute {
         model: |bytes| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned)),
@@ -53,7 +53,7 @@ pub(super) async fn tokenize(
 pub(super) async fn detokenize(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
-    guard: RequestGuard,
+    guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let route = TokenizeRoute {
         model: |bytes| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned)),
@@ -100,7 +100,7 @@ impl From<PromptError> for NoLocalAnswer {
 async fn answered(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
     route: TokenizeRoute,
 ) -> Response<ReplyBody> {
     let (model, tokenizer) = match model_and_tokenizer(gateway, &call, route).await {
@@ -226,7 +226,7 @@ impl GenerationStages {
         call: AcceptedRequest,
         model: Arc<ModelView>,
         api_support: ApiSupport,
-        guard: RequestGuard,
+        guard: Box<RequestGuard>,
     ) -> Response<ReplyBody> {
         let pin = match self.named_worker(&call) {
             Ok(pin) => pin,
@@ -247,7 +247,7 @@ impl GenerationStages {
         call: AcceptedRequest,
         model: Arc<ModelView>,
         rules: ForwardRules,
-        mut guard: RequestGuard,
+        mut guard: Box<RequestGuard>,
     ) -> Response<ReplyBody> {
         let ForwardRules {
             api_support,

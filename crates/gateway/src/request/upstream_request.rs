@@ -17,14 +17,14 @@ pub(super) fn upstream_request(
         target,
         span,
     } = to;
-    let host = HeaderValue::try_from(worker.connection.url.authority())
-        .unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields = headers::upstream_head(&call.headers, host, worker.credentials());
+    let (host, credentials) = (worker.connection.host.clone(), worker.credentials());
+    let mut fields = headers::upstream_head(&call.headers, host, credentials);
     // A request that has no body by its method announces none.
     if call.method == Method::POST
         && let Some(length) = body_length(call, &bytes)
     {
-        fields.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        let length = length_value(length, call.headers.get(header::CONTENT_LENGTH));
+        fields.insert(header::CONTENT_LENGTH, length);
     }
     if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
         fields.insert(headers::REQUEST_ID, id);
@@ -42,14 +42,25 @@ pub(super) fn upstream_request(
     *request.method_mut() = call.method.clone();
     // The route table matched the path byte for byte: joined to the worker's base URL it is a valid
     // target.
-    *request.uri_mut() = worker
-        .connection
-        .url
-        .path(call.target.as_str())
-        .parse()
-        .unwrap_or_else(|_| Uri::from_static("/"));
+    let url = &worker.connection.url;
+    *request.uri_mut() = if url.base().is_empty() {
+        Uri::from(call.target.clone())
+    } else {
+        let target = url.path(call.target.as_str());
+        Uri::try_from(target).unwrap_or_else(|_| Uri::from_static("/"))
+    };
     *request.headers_mut() = fields;
     request
+}
+
+/// Returns the value of `Content-Length`: the client's own, where it says the same in the same form.
+fn length_value(length: u64, client: Option<&HeaderValue>) -> HeaderValue {
+    let same = client.filter(|value| {
+        let digits = value.as_bytes();
+        let is_plain = digits.iter().all(u8::is_ascii_digit) && digits.first() != Some(&b'0');
+        is_plain && value.to_str().is_ok_and(|text| text.parse() == Ok(length))
+    });
+    same.cloned().unwrap_or_else(|| HeaderValue::from(length))
 }
 
 /// Returns the length of a request's body; `None`: its client does not announce it.

@@ -9,7 +9,7 @@ use super::{
     connection::UpstreamConnection,
     failure::BodyError,
     pool::ConnectionPools,
-    reply_decoder::{FramingFault, ReplyDecoder},
+    reply_decoder::{BodyPieces, FramingFault, ReplyDecoder},
     request_writer::RequestWriter,
 };
 use crate::upgrade::WorkerUpgrade;
@@ -61,13 +61,13 @@ impl ConnectionBody {
                 self.decode(&received)
             };
             if !body.is_empty() {
-                return Poll::Ready(Some(Ok(body.into())));
+                return Poll::Ready(Some(Ok(body)));
             }
         }
     }
 
     /// Sends more of the request and reads more of the reply; returns the body's part of it.
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, BodyError>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, BodyError>> {
         let broken = |error: std::io::Error| BodyError(error.to_string());
         let Some(mut connection) = self.connection.take() else {
             return Poll::Ready(Err(BodyError("the connection is closed".to_owned())));
@@ -86,18 +86,18 @@ impl ConnectionBody {
     }
 
     /// Decodes bytes of the connection; none are its end.
-    fn decode(&mut self, data: &[u8]) -> Vec<u8> {
+    fn decode(&mut self, data: &[u8]) -> Bytes {
         if data.is_empty() {
             self.fault = self.decoder.close().err();
-            return Vec::new();
+            return Bytes::new();
         }
-        let mut body = Vec::with_capacity(data.len());
+        let mut body = BodyPieces::of_at_most(data.len());
         match self.decoder.decode(data, &mut body) {
             // Bytes behind the reply: the next reply on this connection would begin with them.
             Ok(taken) => self.keeps_alive &= taken == data.len(),
             Err(fault) => self.fault = Some(fault),
         }
-        body
+        body.into_bytes()
     }
 
     /// Returns the connection, if it leaves HTTP with this reply.

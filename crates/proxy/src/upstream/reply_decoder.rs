@@ -1,11 +1,53 @@
 //! Decodes the body of a worker's reply: of an announced length, in chunks, or up to the end of the
 //! connection.
 
+use bytes::Bytes;
+
 /// Most bytes of all chunk extensions, and of all trailer fields, of a reply.
 const MAX_UNUSED_BYTES: usize = 16 * 1024;
 
 /// Most bytes of one chunk's size, with the zeros before it and the blanks behind it.
 const MAX_SIZE_BYTES: usize = 64;
+
+/// The body's bytes of one read. Mostly they are one piece, which is copied once, to its own length.
+#[derive(Debug)]
+pub(super) struct BodyPieces<'a> {
+    first: &'a [u8],
+    /// All pieces, if there are several.
+    joined: Vec<u8>,
+    /// Most bytes that they have together.
+    most: usize,
+}
+
+impl<'a> BodyPieces<'a> {
+    pub(super) fn of_at_most(bytes: usize) -> Self {
+        Self {
+            first: &[],
+            joined: Vec::new(),
+            most: bytes,
+        }
+    }
+
+    fn push(&mut self, piece: &'a [u8]) {
+        if self.first.is_empty() {
+            self.first = piece;
+            return;
+        }
+        if self.joined.is_empty() {
+            self.joined.reserve_exact(self.most);
+            self.joined.extend_from_slice(self.first);
+        }
+        self.joined.extend_from_slice(piece);
+    }
+
+    pub(super) fn into_bytes(self) -> Bytes {
+        if self.joined.is_empty() {
+            Bytes::copy_from_slice(self.first)
+        } else {
+            self.joined.into()
+        }
+    }
+}
 
 /// The state of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,23 +132,23 @@ impl ReplyDecoder {
         }
     }
 
-    /// Appends the body's bytes of `input` to `body`; returns the length of what belongs to the
-    /// reply. What was appended is valid also if the rest is not.
-    pub(super) fn decode(
+    /// Adds the body's bytes of `input` to `body`; returns the length of what belongs to the reply.
+    /// What was added is valid also if the rest is not.
+    pub(super) fn decode<'a>(
         &mut self,
-        input: &[u8],
-        body: &mut Vec<u8>,
+        input: &'a [u8],
+        body: &mut BodyPieces<'a>,
     ) -> Result<usize, FramingFault> {
         match &mut self.0 {
             Framing::Length(left) => {
                 let taken =
                     usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
-                body.extend_from_slice(&input[..taken]);
+                body.push(&input[..taken]);
                 *left -= taken as u64;
                 Ok(taken)
             }
             Framing::UntilClose { .. } => {
-                body.extend_from_slice(input);
+                body.push(input);
                 Ok(input.len())
             }
             Framing::Chunked {
@@ -120,7 +162,7 @@ impl ReplyDecoder {
                         let rest = &input[at..];
                         let taken =
                             usize::try_from(*left).map_or(rest.len(), |left| left.min(rest.len()));
-                        body.extend_from_slice(&rest[..taken]);
+                        body.push(&rest[..taken]);
                         at += taken;
                         *left -= taken as u64;
                         if *left == 0 {
@@ -217,7 +259,9 @@ mod tests {
     ) -> Result<(Vec<u8>, usize), FramingFault> {
         let (mut body, mut behind) = (Vec::new(), 0);
         for piece in input.chunks(step) {
-            behind += piece.len() - decoder.decode(piece, &mut body)?;
+            let mut pieces = BodyPieces::of_at_most(piece.len());
+            behind += piece.len() - decoder.decode(piece, &mut pieces)?;
+            body.extend_from_slice(&pieces.into_bytes());
         }
         decoder.close()?;
         Ok((body, behind))

@@ -22,6 +22,11 @@ impl<T> ChunkedList<T> {
             .map_or(0, |last| (self.0.len() - 1) * CHUNK + last.len())
     }
 
+    /// Returns whether it has more than one allocation.
+    pub(super) fn has_grown(&self) -> bool {
+        self.0.len() > 1
+    }
+
     /// Adds an entry; returns its index.
     pub(super) fn push(&mut self, entry: T) -> usize {
         match self.0.last_mut().filter(|last| last.len() < CHUNK) {

@@ -58,6 +58,7 @@ const WEIGHT: f64 = 1e-4;
 /// search.
 pub fn fit(samples: &[TimeSample], before: [f64; 3], belief: &RatePrior) -> [f64; 3] {
     let mut prices = before;
+    let mut weights = Vec::with_capacity(samples.len());
     for round in 0..ROUNDS {
         let scale = 2.0 * median(samples.iter().map(|sample| sample.off(&prices).abs())).max(1e-6);
         // The first round trusts all samples: the earlier prices may be another engine's.
@@ -69,7 +70,8 @@ pub fn fit(samples: &[TimeSample], before: [f64; 3], belief: &RatePrior) -> [f64
             }
         };
         let weigh = |sample: &TimeSample| trust(sample) / (sample.ms * sample.expected_ms(&prices));
-        let weights: Vec<f64> = samples.iter().map(weigh).collect();
+        weights.clear();
+        weights.extend(samples.iter().map(weigh));
         prices = solved(samples, &weights, belief);
     }
     prices
@@ -148,9 +150,27 @@ fn least_squares(
     found.iter().all(|part| part.is_finite()).then_some(found)
 }
 
+/// Values of which the median is found without an allocation.
+const MOST_ON_STACK: usize = 96;
+
 /// Returns the median; of two middle values the upper one. 0 without values.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
+pub fn median(mut values: impl Iterator<Item = f64>) -> f64 {
+    let mut first = [0.0; MOST_ON_STACK];
+    let mut count = 0;
+    for (place, value) in first.iter_mut().zip(values.by_ref()) {
+        *place = value;
+        count += 1;
+    }
+    match values.next() {
+        None => middle(&mut first[..count]),
+        Some(next) => {
+            let later = std::iter::once(next).chain(values);
+            middle(&mut first.into_iter().chain(later).collect::<Vec<f64>>())
+        }
+    }
+}
+
+fn middle(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
     }

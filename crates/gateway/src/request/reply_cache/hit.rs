@@ -20,7 +20,7 @@ use crate::request::{
 /// Answers with the cached reply.
 pub(super) fn into_reply(
     cache: &ReplyCache,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
     found: HitReply,
 ) -> Response<ReplyBody> {
     let method = if found.similarity.is_some() {
@@ -61,7 +61,7 @@ pub(super) fn into_reply(
 /// Answers with another request's reply, running or just finished.
 pub(super) fn into_follower_reply(
     cache: &ReplyCache,
-    mut guard: RequestGuard,
+    mut guard: Box<RequestGuard>,
     mut reply: Response<SharedBody<ReplyBody>>,
 ) -> Response<ReplyBody> {
     let status = reply.status().as_u16();

@@ -19,7 +19,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use config::CompatSection;
 use dialect::Dialect;
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use response_cache::{
     CacheReason, CacheRequest, CacheResult, Eligibility, FinishedReplyUse, FlightRole, ReplyFill,
     ResponseCache, RoutingOverrides,
@@ -55,11 +55,11 @@ impl ReplyCache {
         &self,
         call: AcceptedRequest,
         dialect: Dialect,
-        mut guard: RequestGuard,
+        mut guard: Box<RequestGuard>,
         send: S,
     ) -> Response<ReplyBody>
     where
-        S: FnOnce(AcceptedRequest, RequestGuard) -> F + Send + 'static,
+        S: FnOnce(AcceptedRequest, Box<RequestGuard>) -> F + Send + 'static,
         F: Future<Output = Response<ReplyBody>> + Send + 'static,
     {
         let began = self.clock.now();
@@ -136,10 +136,10 @@ impl ReplyCache {
         &self,
         own: UpstreamGeneration<S>,
         mut call: AcceptedRequest,
-        guard: RequestGuard,
+        guard: Box<RequestGuard>,
     ) -> impl Future<Output = Response<ReplyBody>> + Send + 'static + use<S, F>
     where
-        S: FnOnce(AcceptedRequest, RequestGuard) -> F + Send + 'static,
+        S: FnOnce(AcceptedRequest, Box<RequestGuard>) -> F + Send + 'static,
         F: Future<Output = Response<ReplyBody>> + Send + 'static,
     {
         let (metrics, request_id) = (Arc::clone(&self.metrics), Arc::clone(&call.request_id));
@@ -167,10 +167,14 @@ struct UpstreamGeneration<S> {
 
 impl<S, F> UpstreamGeneration<S>
 where
-    S: FnOnce(AcceptedRequest, RequestGuard) -> F + Send + 'static,
+    S: FnOnce(AcceptedRequest, Box<RequestGuard>) -> F + Send + 'static,
     F: Future<Output = Response<ReplyBody>> + Send + 'static,
 {
-    async fn run(self, mut call: AcceptedRequest, mut guard: RequestGuard) -> Response<ReplyBody> {
+    async fn run(
+        self,
+        mut call: AcceptedRequest,
+        mut guard: Box<RequestGuard>,
+    ) -> Response<ReplyBody> {
         if let Some(reason) = self.reason {
             self.store.record_result(reason.result());
         }
@@ -197,12 +201,15 @@ fn add_cache_headers(reason: CacheReason, fields: &mut HeaderMap, shown: &Compat
         CacheResult::Miss => "MISS",
         CacheResult::Skip => "BYPASS",
     });
-    fields.insert("x-cache", status.clone());
+    fields.insert(HeaderName::from_static("x-cache"), status.clone());
     if shown.expose_routing_headers {
         let reason = HeaderValue::from_static(reason.as_str());
-        fields.insert("x-warmroute-cache-reason", reason);
+        fields.insert(HeaderName::from_static("x-warmroute-cache-reason"), reason);
         if shown.vllm_router_headers() {
-            fields.insert("x-vllm-router-cache-status", status);
+            fields.insert(
+                HeaderName::from_static("x-vllm-router-cache-status"),
+                status,
+            );
         }
     }
 }

@@ -89,7 +89,7 @@ async fn answer(
     dialect: Dialect,
 ) -> Response<ReplyBody> {
     let worker = worker.clone();
-    let send = move |call: AcceptedRequest, mut guard: RequestGuard| async move {
+    let send = move |call: AcceptedRequest, mut guard: Box<RequestGuard>| async move {
         worker.sends.fetch_add(1, Ordering::Relaxed);
         let encoded = call.headers.contains_key(header::ACCEPT_ENCODING);
         worker
