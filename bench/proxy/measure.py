@@ -180,13 +180,13 @@ class Bench:
         kept = {key: row[key] for key in ("events", "statuses", "errors")}
         return {"streams": streams, "idle_kb": idle_kb, "growth_kb": max(series), "series_kb": series, **kept}
 
-    def run_target(self, name):
-        """Returns the rows of one target in one repetition."""
+    def run_target(self, name, rows):
+        """Adds the rows of one target in one repetition; those before an error stay."""
         wanted = [m for m in MEASUREMENTS if m.name in self.args.only]
         direct = self.targets[name].command is None
         if direct:
             wanted = [measurement for measurement in wanted if measurement.name in DIRECT]
-        rows, proxy, engines = [], None, None
+        proxy = engines = None
         try:
             if wanted:
                 engines = self.start_engines()
@@ -203,8 +203,8 @@ class Bench:
                 if program:
                     program.end()
         if MEMORY in self.args.only and not direct:
-            rows += [{"test": MEMORY, **self.measure_memory(name, streams)} for streams in MEMORY_STREAMS]
-        return rows
+            for streams in MEMORY_STREAMS:
+                rows.append({"test": MEMORY, **self.measure_memory(name, streams)})
 
 
 def load_report(load):
@@ -290,19 +290,18 @@ def main():
     failed = False
     for repetition in range(args.repetitions):
         for name in args.targets:
-            started = time.monotonic()
+            started, rows = time.monotonic(), []
             try:
-                rows = bench.run_target(name)
+                bench.run_target(name, rows)
             except (OSError, RuntimeError, subprocess.SubprocessError, ValueError) as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 failed = True
-                continue
             results["rows"] += [{"target": name, "repetition": repetition, **row} for row in rows]
             # After each target, so that an interrupted run leaves the others.
             with open(file_of_results, "w", encoding="utf-8") as file:
                 json.dump(results, file, indent=1)
             seconds = round(time.monotonic() - started)
-            print(f"repetition {repetition + 1}: {name} measured in {seconds} s", file=sys.stderr, flush=True)
+            print(f"repetition {repetition + 1}: {name} took {seconds} s", file=sys.stderr, flush=True)
     return 1 if failed else 0
 
 

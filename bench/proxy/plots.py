@@ -10,7 +10,7 @@ import os
 import sys
 
 from results import Results
-from tables import COSTS, LATENCIES
+from tables import COSTS, LATENCIES, figure
 
 # Pixels.
 WIDTH, HEIGHT = 520, 360
@@ -127,11 +127,10 @@ def bar_chart(title, unit, bars):
     for at, (name, value) in enumerate(bars):
         y, width = TOP + at * step, (right - left) * value / most
         colour = COLOURS.get(name, OTHER_COLOUR)
-        parts.append(
-            f'<rect x="{left}" y="{y + 0.15 * step:.1f}" width="{width:.1f}" height="{0.7 * step:.1f}" fill="{colour}"/>'
-        )
+        top, height = y + 0.15 * step, 0.7 * step
+        parts.append(f'<rect x="{left}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>')
         parts.append(text(left - 8, y + 0.5 * step + 4, "end", name))
-        parts.append(text(left + width + 6, y + 0.5 * step + 4, "start", f"{value:.3g}" if value < 100 else f"{value:,.0f}"))
+        parts.append(text(left + width + 6, y + 0.5 * step + 4, "start", figure(value)))
     parts.append(line((left, TOP), (left, bottom), "#444"))
     return parts
 
@@ -140,7 +139,8 @@ def picture(charts):
     """Returns an SVG of the charts side by side."""
     width = WIDTH * len(charts)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif" '
+        'font-size="12">',
         f'<rect width="{width}" height="{HEIGHT}" fill="white"/>',
     ]
     for at, chart in enumerate(charts):
@@ -155,6 +155,7 @@ def draw(results, targets):
     events = [(name, results.median(name, *event[1:])) for name in targets]
     *replies, first = LATENCIES
     added = [(name, [results.added_us(name, test, key) for _, test, key in replies]) for name in targets]
+    sizes = [head.partition(",")[0] for head, _, _ in replies]
     firsts = [(name, results.added_us(name, *first[1:])) for name in targets]
     charts = {
         "path-cpu.svg": [
@@ -162,7 +163,7 @@ def draw(results, targets):
             bar_chart("CPU time per event of a stream", "microseconds", events),
         ],
         "path-latency.svg": [
-            line_chart("Added to the reply at low load, p50", "microseconds", [head for head, _, _ in replies], added),
+            line_chart("Added to the reply at low load, p50", "microseconds", sizes, added),
             bar_chart("Added to a stream's first event, p50", "microseconds", firsts),
         ],
     }
