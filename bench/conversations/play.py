@@ -249,7 +249,7 @@ def main():
     options.add_argument("targets", nargs="*", default=list(TARGETS), metavar="TARGET", help=", ".join(TARGETS))
     options.add_argument("--trace", required=True, help="claude-code-sessions.jsonl, also as .zst")
     options.add_argument("--warmroute", required=True, help="the program under test, which also has the engines")
-    options.add_argument("--peers", default="target/conversations", help="folder of the peers' environments")
+    options.add_argument("--peers", default="target/routers", help="folder of the peers' environments")
     options.add_argument("--out", default="target/conversations/logs", help="folder for logs and rows.jsonl")
     options.add_argument("--sessions", type=int, default=16)
     options.add_argument("--turns", type=int, default=20, help="most requests of a session")
