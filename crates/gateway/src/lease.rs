@@ -29,7 +29,7 @@ pub(crate) struct Lease {
 /// A decision with its load already counted, and the guard that frees it.
 #[derive(Debug)]
 pub(crate) struct PlacedAttempt {
-    pub(crate) decision: Decision,
+    pub(crate) decision: Box<Decision>,
     pub(crate) lease: Lease,
     /// The prefill leg, if another worker computes the prompt; its load is in the lease.
     pub(crate) prefill: Option<PrefillLeg>,

@@ -61,7 +61,7 @@ pub(crate) struct PlacementRequest<'a> {
 /// The router's answer.
 #[derive(Debug)]
 pub(crate) enum PlacementOutcome {
-    Placed(Box<PlacedAttempt>),
+    Placed(PlacedAttempt),
     Queued(Waiter),
     Refused(Refusal),
 }
@@ -166,7 +166,7 @@ impl Decider {
             };
             match self.router.decide(now, &job) {
                 Dispatch::Plan(plan) => {
-                    PlacementOutcome::Placed(Box::new(self.placed_attempt(model, placement, *plan)))
+                    PlacementOutcome::Placed(self.placed_attempt(model, placement, *plan))
                 }
                 Dispatch::Queued(ticket) => {
                     PlacementOutcome::Queued(self.waiters.entered(now, ticket))
@@ -232,7 +232,7 @@ impl Decider {
             .with_prefill(prefill)
             .with_prefix_routed(prefix_routed);
         PlacedAttempt {
-            decision: completed(plan.decision, model, placement),
+            decision: Box::new(completed(plan.decision, model, placement)),
             lease,
             prefill: plan.prefill,
             engine_priority: plan.engine_priority,

@@ -140,7 +140,7 @@ impl HedgedAttempt<'_> {
             target,
             span: None,
         };
-        Some((*placed, second))
+        Some((placed, second))
     }
 }
 

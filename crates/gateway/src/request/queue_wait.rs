@@ -231,7 +231,7 @@ impl QueueStage {
     ) -> Result<PlacedAttempt, Rejection> {
         let budget = self.busy_budget(wait).filter(|_| placement.may_wait);
         let (waiter, refusal) = match self.decider.place(model, placement, budget) {
-            PlacementOutcome::Placed(placed) => return Ok(*placed),
+            PlacementOutcome::Placed(placed) => return Ok(placed),
             PlacementOutcome::Queued(waiter) => (waiter, None),
             PlacementOutcome::Refused(refusal) if refusal.queue_full => {
                 return Err(Rejection {

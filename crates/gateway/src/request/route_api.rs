@@ -335,7 +335,7 @@ impl<'a> DryRunRequest<'a> {
         let PlacedAttempt {
             decision, lease, ..
         } = match placed {
-            PlacementOutcome::Placed(placed) => *placed,
+            PlacementOutcome::Placed(placed) => placed,
             PlacementOutcome::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
             // Without patience no request is queued.
             PlacementOutcome::Queued(_) => return Err(errors::no_worker()),
@@ -349,7 +349,7 @@ impl<'a> DryRunRequest<'a> {
         metrics.record_prompt_source(self.facts.prompt.source.as_str());
         let took_us = decision.timing.lookup_us + decision.timing.decide_us;
         metrics.record_decision(decision.policy.as_str(), decision.method.as_str(), took_us);
-        let receipt = self.receipt(decision, Arc::clone(id), false);
+        let receipt = self.receipt(*decision, Arc::clone(id), false);
         gateway.recorder.receipts.ring.push(receipt.clone());
         let reservation = OpenReservation::new(lease, worker, receipt.id, at);
         Ok((reservation.received_at(self.received), receipt))

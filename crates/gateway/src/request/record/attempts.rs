@@ -68,7 +68,7 @@ impl RequestGuard {
     /// prompt.
     pub(crate) fn record_placement(
         &mut self,
-        decision: Decision,
+        decision: Box<Decision>,
         lease: Lease,
         leg: Option<PrefillLeg>,
     ) {
@@ -77,7 +77,7 @@ impl RequestGuard {
     }
 
     /// Makes a placed attempt the current one.
-    pub(super) fn place(&mut self, decision: Decision, lease: Lease, leg: Option<PrefillLeg>) {
+    pub(super) fn place(&mut self, decision: Box<Decision>, lease: Lease, leg: Option<PrefillLeg>) {
         let policy = decision.policy.as_str();
         let us = decision.timing.lookup_us + decision.timing.decide_us;
         self.recorder
@@ -113,7 +113,7 @@ impl RequestGuard {
             sent: now,
         });
         self.attempt.prefill.clone_from(&decision.prefill);
-        self.draft.answer = Some(RouterAnswer::Decided(Box::new(decision)));
+        self.draft.answer = Some(RouterAnswer::Decided(decision));
         self.attempt.lease = Some(lease);
         self.draft.rewrites = self.draft.notes.rewrites().to_vec();
         self.attempt.leg = None;
