@@ -20,7 +20,7 @@ use std::{
 };
 
 use kv_blocks::{SequenceHash, Target, Tier, WorkerId};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::RwLock;
 
 mod stream;
 mod tier;
@@ -71,17 +71,11 @@ pub(crate) struct MediumStreams {
     used: AtomicBool,
     /// Whether the index was loaded: snapshots have no streams.
     loaded: AtomicBool,
+    /// Changed under the index's lock only, together with the tier.
     table: RwLock<StreamTable>,
-    /// Held while a tier and the streams of it change in several steps.
-    order: Mutex<()>,
 }
 
 impl MediumStreams {
-    /// Holds back other changes of tiers with several streams.
-    pub(crate) fn lock_order(&self) -> MutexGuard<'_, ()> {
-        self.order.lock()
-    }
-
     /// Notes that the index has blocks whose streams are unknown.
     pub(crate) fn note_load(&self) {
         self.loaded.store(true, Ordering::Relaxed);
@@ -231,59 +225,62 @@ impl MediumStreams {
         })
     }
 
-    /// Takes all blocks from a further stream, or those of one namespace; returns those that leave
-    /// the tier. `None`: there may be others.
-    pub(crate) fn take(
+    /// Returns all blocks of a further stream, or those of one namespace. `None`: there may be others.
+    pub(crate) fn blocks_of(
         &self,
         target: Target,
         space: Option<u64>,
         stream: &MediumStream<'_>,
     ) -> Option<Vec<StreamBlock>> {
-        let blocks: Vec<_> = match self.table.read().tiers.get(&(target, stream.tier)) {
-            Some(streams) if streams.incomplete => return None,
-            Some(streams) => streams.blocks_of(stream, space),
-            None => return Some(Vec::new()),
-        };
-        let staying = self.removed(target, stream, &blocks).staying;
-        let leaves = |block: &StreamBlock| !staying.contains(block);
-        Some(blocks.into_iter().filter(leaves).collect())
+        match self.table.read().tiers.get(&(target, stream.tier)) {
+            Some(streams) if streams.incomplete => None,
+            Some(streams) => Some(streams.blocks_of(stream, space)),
+            None => Some(Vec::new()),
+        }
     }
 
-    /// Takes all blocks from the first stream of a tier, or those of one namespace; returns the blocks
-    /// that stay in the tier.
-    pub(crate) fn empty_first(
-        &self,
-        (target, tier): TargetTier,
-        space: Option<u64>,
-    ) -> HashSet<StreamBlock> {
-        self.change((target, tier), |streams, _| {
-            streams.with_first.retain(|block| !is_in(space, block));
-            let all = streams.further.iter().flat_map(|further| &further.blocks);
-            all.copied().filter(|block| is_in(space, block)).collect()
-        })
+    /// Takes the first stream's mark from all blocks of a tier, or from those of one namespace.
+    pub(crate) fn clear_marks(&self, key: TargetTier, space: Option<u64>) {
+        self.change(key, |streams, _| streams.clear_marks(space));
     }
 
-    /// Forgets the streams of a tier that was emptied, or only their blocks in one namespace.
-    pub(crate) fn clear(&self, (target, tier): TargetTier, space: Option<u64>) {
+    /// Forgets the blocks of all streams of a tier that is about to be emptied, or only those of one
+    /// namespace.
+    pub(crate) fn clear(&self, key: TargetTier, space: Option<u64>) {
         if !self.used.load(Ordering::Relaxed) {
             return;
         }
-        self.change((target, tier), |streams, _| {
-            streams.with_first.retain(|block| !is_in(space, block));
+        self.change(key, |streams, _| {
             for further in &mut streams.further {
                 further.blocks.retain(|block| !is_in(space, block));
             }
+            streams.clear_marks(space);
             streams.drop_empty();
         });
-        if space.is_none() {
-            self.table.write().tiers.remove(&(target, tier));
+    }
+
+    /// Notes that a tier was emptied in steps, or one namespace of it. `in_use`: whether it has
+    /// blocks. What streams stored between the steps may have been cleared, too.
+    pub(crate) fn end_clear(&self, key: TargetTier, space: Option<u64>, in_use: bool) {
+        if !self.used.load(Ordering::Relaxed) {
+            return;
         }
+        if !in_use {
+            let mut table = self.table.write();
+            let emptied = table.tiers.remove(&key);
+            table.blocks -= emptied.map_or(0, |streams| streams.len());
+            return;
+        }
+        self.change(key, |streams, _| {
+            streams.clear_marks(space);
+            streams.incomplete |= streams.any_in(space);
+        });
     }
 
     /// Forgets all streams of a target.
     pub(crate) fn clear_target(&self, target: Target) {
         for tier in Tier::ALL {
-            self.clear((target, tier), None);
+            self.end_clear((target, tier), None, false);
         }
     }
 

@@ -51,11 +51,11 @@ fn the_only_stream_of_a_tier_takes_no_memory_for_its_blocks() {
 fn after_a_load_or_beyond_the_bounds_the_blocks_of_a_further_stream_are_unknown() {
     let streams = MediumStreams::default();
     let tape = stream("", "tape", true);
-    let take = |streams: &MediumStreams, stream| streams.take(TARGET, None, stream);
-    assert_eq!(take(&streams, &tape), Some(Vec::new()));
+    let blocks_of = |streams: &MediumStreams, stream| streams.blocks_of(TARGET, None, stream);
+    assert_eq!(blocks_of(&streams, &tape), Some(Vec::new()));
     store(&streams, &tape, &[(1, 2)]);
     let in_capitals = stream("", "TAPE", true);
-    assert_eq!(take(&streams, &in_capitals), Some(vec![(1, 2)]));
+    assert_eq!(blocks_of(&streams, &in_capitals), Some(vec![(1, 2)]));
     for number in 0..=MAX_STREAMS {
         store(
             &streams,
@@ -64,15 +64,15 @@ fn after_a_load_or_beyond_the_bounds_the_blocks_of_a_further_stream_are_unknown(
         );
     }
     let zero = stream("", "medium 0", true);
-    assert_eq!(take(&streams, &zero), None);
+    assert_eq!(blocks_of(&streams, &zero), None);
     streams.clear_target(TARGET);
-    assert_eq!(take(&streams, &zero), Some(Vec::new()));
+    assert_eq!(blocks_of(&streams, &zero), Some(Vec::new()));
 
     let loaded = MediumStreams::default();
     loaded.note_load();
     assert_eq!(loaded.role(TARGET, &tape), StreamRole::Alone);
     loaded.enter(TARGET, &tape, || true);
-    assert_eq!(take(&loaded, &tape), None);
+    assert_eq!(blocks_of(&loaded, &tape), None);
 }
 
 #[test]

@@ -105,6 +105,17 @@ impl TierStreams {
         self.len()
     }
 
+    /// Takes the first stream's mark from all blocks, or from those of one namespace.
+    pub(super) fn clear_marks(&mut self, space: Option<u64>) {
+        self.with_first.retain(|block| !is_in(space, block));
+    }
+
+    /// Returns whether a set has blocks, or any of one namespace.
+    pub(super) fn any_in(&self, space: Option<u64>) -> bool {
+        let mut blocks = self.further.iter().flat_map(|further| &further.blocks);
+        blocks.any(|block| is_in(space, block))
+    }
+
     pub(super) fn add_further(
         &mut self,
         stream: &MediumStream<'_>,
