@@ -6,7 +6,8 @@
 //! of further streams, and of media with unknown names, are in one set for each stream, beside the
 //! index. Lookups do not read them; reports and changes of their tier do.
 //!
-//! The sets are not in the index's memory budget: at the bound they take some 72 MB. A block beyond
+//! The sets are not in the index's memory budget: at the bound they take some 72 MB, and at most 164
+//! MB if many blocks were removed since (a set shrinks when less than a quarter of it is used). A block beyond
 //! a bound counts as the first stream's, and the tier as incomplete: there a block leaves with the
 //! first removal, and a clear of a further stream empties the tier. A block too few costs less than
 //! one too many.
@@ -201,7 +202,7 @@ impl MediumStreams {
                 departure.released.extend(held.then_some(*block));
             }
         }
-        let freed = before - streams.drop_empty();
+        let freed = before - streams.tidy();
         table.blocks -= freed;
         departure
     }
@@ -220,7 +221,7 @@ impl MediumStreams {
                 let (_, stays) = streams.leave(stream, block);
                 staying.extend(stays.then_some(*block));
             }
-            streams.drop_empty();
+            streams.tidy();
             staying
         })
     }
@@ -255,7 +256,7 @@ impl MediumStreams {
                 further.blocks.retain(|block| !is_in(space, block));
             }
             streams.clear_marks(space);
-            streams.drop_empty();
+            streams.tidy();
         });
     }
 

@@ -98,3 +98,31 @@ fn beyond_the_bound_a_block_leaves_with_the_first_removal_and_no_set_grows() {
     streams.remove_worker(TARGET.worker);
     assert_eq!(blocks_in_sets(&streams), 0);
 }
+
+#[test]
+fn a_set_gives_the_room_of_removed_blocks_back() {
+    let streams = MediumStreams::default();
+    let (disk, tape) = (stream("", "ssd", false), stream("", "tape", true));
+    let all: Vec<_> = (0..10_000).map(|hash| (1, hash)).collect();
+    let held = all.iter().copied().collect();
+    store(&streams, &disk, &all);
+    streams.enter(TARGET, &tape, || true);
+    streams.stored(TARGET, &tape, &all, &held);
+    let room = || {
+        let table = streams.table.read();
+        let [tier] = &*table.tiers.values().collect::<Vec<_>>() else {
+            panic!("one tier");
+        };
+        let sets = tier.further.iter().map(|further| &further.blocks);
+        let sets = sets.chain([&tier.with_first]);
+        sets.map(HashSet::capacity).collect::<Vec<_>>()
+    };
+    assert!(room().iter().all(|room| *room >= 10_000));
+    streams.removed(TARGET, &tape, &all[1..]);
+    assert_eq!(room().len(), 2);
+    assert!(room().iter().all(|room| *room < 10), "{:?}", room());
+    // The other set shrinks by itself, when the first stream leaves.
+    streams.stored(TARGET, &tape, &all, &held);
+    streams.clear_marks((TARGET, Tier::Disk), None);
+    assert_eq!(room()[1], 0);
+}

@@ -96,18 +96,23 @@ impl TierStreams {
         known.is_some_and(|further| further.blocks.remove(block))
     }
 
-    /// Drops streams without blocks, and marks without a stream; returns the blocks that are left.
-    pub(super) fn drop_empty(&mut self) -> usize {
+    /// Drops streams without blocks, and the room that blocks left; returns the blocks in sets.
+    pub(super) fn tidy(&mut self) -> usize {
         self.further.retain(|further| !further.blocks.is_empty());
         if self.further.is_empty() {
             self.with_first.clear();
         }
+        for further in &mut self.further {
+            shrink(&mut further.blocks);
+        }
+        shrink(&mut self.with_first);
         self.len()
     }
 
     /// Takes the first stream's mark from all blocks, or from those of one namespace.
     pub(super) fn clear_marks(&mut self, space: Option<u64>) {
         self.with_first.retain(|block| !is_in(space, block));
+        shrink(&mut self.with_first);
     }
 
     /// Returns whether a set has blocks, or any of one namespace.
@@ -165,6 +170,14 @@ impl TierStreams {
                 None => _ = found.labels.insert(Arc::clone(medium), 1),
             }
         }
+    }
+}
+
+/// Frees room that most blocks of a set have left. Not earlier: a set about as full as before would
+/// soon grow again.
+fn shrink(blocks: &mut HashSet<StreamBlock>) {
+    if blocks.len() < blocks.capacity() / 4 {
+        blocks.shrink_to_fit();
     }
 }
 
