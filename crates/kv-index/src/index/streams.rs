@@ -9,7 +9,7 @@ use super::KvIndex;
 use crate::{
     LabelledPrefix, MediumStream, Publisher, UpdateOutcome,
     lookup::SharedIndex,
-    medium_streams::{StreamBlock, StreamName, StreamRole, in_space},
+    medium_streams::{KnownStreams, StreamBlock, StreamName, StreamRole, in_space},
     orphans::HashKeyedBlocks,
     report::count,
     state::{ClearScope, IndexState},
@@ -30,7 +30,12 @@ impl KvIndex {
             IndexUpdate::Stored(stored) => self.store_from(
                 (target, stream),
                 |state, core| state.blocks_to_store(core, target, stored),
-                |state, core| state.store(core, target, stored),
+                |state, core| {
+                    if stream.publisher == Publisher::Store {
+                        self.streams.note_names(target, stream);
+                    }
+                    state.store(core, target, stored)
+                },
             ),
             IndexUpdate::Named(named) => self.store_from(
                 (target, stream),
@@ -111,35 +116,39 @@ impl KvIndex {
         }
     }
 
-    /// Clears all media of a backend in the stream's tier, in one namespace.
+    /// Clears all media of a backend in the stream's tier, in one namespace; the whole tier if it may
+    /// have others than are known.
     pub fn clear_backend(&self, target: Target, namespace: &Namespace, stream: &MediumStream<'_>) {
-        for name in self.streams.names((target, stream.tier)) {
+        let known = self.streams.known((target, stream.tier));
+        if known.incomplete {
+            return self.clear_all_streams(target, Some(namespace), stream.tier);
+        }
+        for name in known.names {
             if name.is_of_backend(stream) {
                 self.clear_from(target, Some(namespace), &name.in_tier(stream.tier));
             }
         }
     }
 
-    /// Clears what a publisher has stored. Names that a store's master got from the engine end with
-    /// the engine's blocks: another life of it may use others.
-    pub fn clear_publisher(&self, target: Target, publisher: Publisher) {
-        let is_meant = |name: &StreamName| {
-            name.publisher() == publisher
-                || publisher == Publisher::Engine && name.publisher() == Publisher::StoreMaster
-        };
+    /// Clears what the engine has stored, for another life of it, which may use other names: all names
+    /// end, and with them the blocks that any stream goes by names for. What a store announced by
+    /// hashes of the standard stays.
+    pub fn clear_engine(&self, target: Target) {
         let below = [Tier::Host, Tier::Disk, Tier::Remote];
-        let names = below.map(|tier| self.streams.names((target, tier)));
-        if publisher == Publisher::Engine && names.iter().flatten().all(is_meant) {
+        let known = below.map(|tier| (tier, self.streams.known((target, tier))));
+        let mut names = known.iter().flat_map(|(_, known)| &known.names);
+        if names.all(StreamName::ends_with_engine) {
             return self.clear(target);
         }
-        if publisher == Publisher::Engine {
-            self.clear_all_streams(target, None, Tier::Device);
-        }
-        for (tier, names) in below.into_iter().zip(names) {
-            if names.is_empty() && publisher == Publisher::Engine {
+        self.with(|state, _| state.forget_names(target));
+        self.clear_all_streams(target, None, Tier::Device);
+        for (tier, KnownStreams { names, incomplete }) in known {
+            let ending = names.iter().filter(|name| name.ends_with_engine());
+            let ending: Vec<_> = ending.collect();
+            if ending.is_empty() && (names.is_empty() || incomplete) {
                 self.clear_all_streams(target, None, tier);
             }
-            for name in names.iter().filter(|name| is_meant(name)) {
+            for name in ending {
                 self.clear_from(target, None, &name.in_tier(tier));
             }
         }
@@ -264,6 +273,9 @@ impl KvIndex {
                 if from == 0 {
                     self.streams.clear_marks(tier, space);
                     state.drop_waiting(target, stream.tier, namespace);
+                    if namespace.is_none() && self.streams.first_has_all_chunks(tier) {
+                        state.drop_chunks(target, stream.tier);
+                    }
                 }
                 let (blocks, next) = state.blocks_in_tier(core, tier, space, from);
                 self.remove_blocks((state, core), (target, stream), &blocks);

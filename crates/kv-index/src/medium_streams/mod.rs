@@ -13,7 +13,7 @@
 //! one too many.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -63,6 +63,26 @@ struct StreamTable {
     tiers: BTreeMap<TargetTier, TierStreams>,
     /// Blocks in the sets of streams.
     blocks: usize,
+    /// Tiers with blocks from a snapshot, which has no streams, until the tier is emptied.
+    loaded: BTreeSet<TargetTier>,
+}
+
+impl StreamTable {
+    /// Returns whether a tier may have blocks of a stream that are in no set of it.
+    fn is_incomplete(&self, key: &TargetTier) -> bool {
+        match self.tiers.get(key) {
+            Some(streams) => streams.incomplete,
+            None => self.loaded.contains(key),
+        }
+    }
+}
+
+/// The known streams of a tier.
+#[derive(Debug, Default)]
+pub(crate) struct KnownStreams {
+    pub(crate) names: Vec<StreamName>,
+    /// Whether it may have blocks of others.
+    pub(crate) incomplete: bool,
 }
 
 /// The streams of all targets.
@@ -70,16 +90,20 @@ struct StreamTable {
 pub(crate) struct MediumStreams {
     /// Whether any stream ever had a name.
     used: AtomicBool,
-    /// Whether the index was loaded: snapshots have no streams.
-    loaded: AtomicBool,
     /// Changed under the index's lock only, together with the tier.
     table: RwLock<StreamTable>,
 }
 
 impl MediumStreams {
-    /// Notes that the index has blocks whose streams are unknown.
-    pub(crate) fn note_load(&self) {
-        self.loaded.store(true, Ordering::Relaxed);
+    /// Notes tiers with blocks from a snapshot: their streams are unknown.
+    pub(crate) fn note_load(&self, tiers: &[TargetTier]) {
+        let mut table = self.table.write();
+        for key in tiers {
+            table.loaded.insert(*key);
+            if let Some(streams) = table.tiers.get_mut(key) {
+                streams.incomplete = true;
+            }
+        }
     }
 
     /// Returns the part of a stream in its tier.
@@ -89,8 +113,7 @@ impl MediumStreams {
         }
         let table = self.table.read();
         let Some(streams) = table.tiers.get(&(target, stream.tier)) else {
-            let may_hold = stream.is_engine_tier() || self.loaded.load(Ordering::Relaxed);
-            return if may_hold {
+            return if stream.is_engine_tier() {
                 StreamRole::Alone
             } else {
                 StreamRole::Further
@@ -111,16 +134,19 @@ impl MediumStreams {
             return StreamRole::Alone;
         }
         let key = (target, stream.tier);
-        let known = self.table.read().tiers.get(&key).map(|streams| {
+        let table = self.table.read();
+        let known = table.tiers.get(&key).map(|streams| {
             let becomes_first = streams.first.is_none() && !stream.unlisted;
             (!becomes_first).then(|| streams.role(stream))
         });
+        let loaded = table.loaded.contains(&key);
+        drop(table);
         match known {
             Some(Some(role)) => return role,
             None if stream.is_engine_tier() => return StreamRole::Alone,
             _ => {}
         }
-        let (loaded, in_use) = (self.loaded.load(Ordering::Relaxed), is_in_use());
+        let in_use = is_in_use();
         let engines = known.is_none() && in_use && !loaded;
         self.used.store(true, Ordering::Relaxed);
         let mut table = self.table.write();
@@ -185,10 +211,13 @@ impl MediumStreams {
         blocks: &[StreamBlock],
     ) -> Departure {
         let mut table = self.table.write();
-        let Some(streams) = table.tiers.get_mut(&(target, stream.tier)) else {
-            // It has stored nothing.
+        let key = (target, stream.tier);
+        let loaded = table.loaded.contains(&key);
+        let Some(streams) = table.tiers.get_mut(&key) else {
+            // It has stored nothing, unless before the snapshot.
+            let staying = blocks.iter().filter(|_| !loaded);
             return Departure {
-                staying: blocks.iter().copied().collect(),
+                staying: staying.copied().collect(),
                 released: HashSet::new(),
             };
         };
@@ -233,11 +262,10 @@ impl MediumStreams {
         space: Option<u64>,
         stream: &MediumStream<'_>,
     ) -> Option<Vec<StreamBlock>> {
-        match self.table.read().tiers.get(&(target, stream.tier)) {
-            Some(streams) if streams.incomplete => None,
-            Some(streams) => Some(streams.blocks_of(stream, space)),
-            None => Some(Vec::new()),
-        }
+        let (table, key) = (self.table.read(), (target, stream.tier));
+        let known = table.tiers.get(&key);
+        (!table.is_incomplete(&key))
+            .then(|| known.map_or_else(Vec::new, |streams| streams.blocks_of(stream, space)))
     }
 
     /// Takes the first stream's mark from all blocks of a tier, or from those of one namespace.
@@ -263,11 +291,9 @@ impl MediumStreams {
     /// Notes that a tier was emptied in steps, or one namespace of it. `in_use`: whether it has
     /// blocks. What streams stored between the steps may have been cleared, too.
     pub(crate) fn end_clear(&self, key: TargetTier, space: Option<u64>, in_use: bool) {
-        if !self.used.load(Ordering::Relaxed) {
-            return;
-        }
         if !in_use {
             let mut table = self.table.write();
+            table.loaded.remove(&key);
             let emptied = table.tiers.remove(&key);
             table.blocks -= emptied.map_or(0, |streams| streams.len());
             return;
@@ -289,17 +315,36 @@ impl MediumStreams {
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
         let mut table = self.table.write();
         table.tiers.retain(|(target, _), _| target.worker != worker);
+        table.loaded.retain(|(target, _)| target.worker != worker);
         table.blocks = table.tiers.values().map(TierStreams::len).sum();
     }
 
     /// Returns the known streams of a tier.
-    pub(crate) fn names(&self, key: TargetTier) -> Vec<StreamName> {
+    pub(crate) fn known(&self, key: TargetTier) -> KnownStreams {
         let table = self.table.read();
-        let Some(streams) = table.tiers.get(&key) else {
-            return Vec::new();
-        };
-        let further = streams.further.iter().map(|further| &further.name);
-        streams.first.iter().chain(further).cloned().collect()
+        let incomplete = table.is_incomplete(&key);
+        let names = table.tiers.get(&key).map(|streams| {
+            let further = streams.further.iter().map(|further| &further.name);
+            streams.first.iter().chain(further).cloned().collect()
+        });
+        KnownStreams {
+            names: names.unwrap_or_default(),
+            incomplete,
+        }
+    }
+
+    /// Notes that a store announces blocks by names of its own: it has a hasher of its own.
+    pub(crate) fn note_names(&self, target: Target, stream: &MediumStream<'_>) {
+        self.change((target, stream.tier), |streams, _| {
+            streams.note_names(stream)
+        });
+    }
+
+    /// Returns whether all chunks of a tier are its first stream's.
+    pub(crate) fn first_has_all_chunks(&self, key: TargetTier) -> bool {
+        let table = self.table.read();
+        let streams = table.tiers.get(&key);
+        streams.is_some_and(TierStreams::first_has_all_chunks)
     }
 
     pub(crate) fn of_prefix(

@@ -69,10 +69,19 @@ fn after_a_load_or_beyond_the_bounds_the_blocks_of_a_further_stream_are_unknown(
     assert_eq!(blocks_of(&streams, &zero), Some(Vec::new()));
 
     let loaded = MediumStreams::default();
-    loaded.note_load();
-    assert_eq!(loaded.role(TARGET, &tape), StreamRole::Alone);
+    loaded.note_load(&[(TARGET, Tier::Disk)]);
+    assert_eq!(blocks_of(&loaded, &tape), None);
+    assert!(loaded.removed(TARGET, &tape, &[(1, 2)]).staying.is_empty());
     loaded.enter(TARGET, &tape, || true);
     assert_eq!(blocks_of(&loaded, &tape), None);
+    // Only until the tier is emptied, and only there.
+    loaded.end_clear((TARGET, Tier::Disk), None, false);
+    assert_eq!(blocks_of(&loaded, &tape), Some(Vec::new()));
+    let in_host = MediumStream {
+        tier: Tier::Host,
+        ..tape
+    };
+    assert_eq!(blocks_of(&loaded, &in_host), Some(Vec::new()));
 }
 
 #[test]

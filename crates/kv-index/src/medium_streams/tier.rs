@@ -57,6 +57,17 @@ impl TierStreams {
         further.find(|further| further.name.is(stream))
     }
 
+    /// Returns a further stream; adds it without blocks if there is room.
+    fn find_or_add(&mut self, stream: &MediumStream<'_>) -> Option<&mut FurtherStream> {
+        if self.further(stream).is_none() && self.further.len() < MAX_STREAMS {
+            self.further.push(FurtherStream {
+                name: StreamName::of(stream),
+                blocks: HashSet::new(),
+            });
+        }
+        self.further(stream)
+    }
+
     pub(super) fn blocks_of(
         &self,
         stream: &MediumStream<'_>,
@@ -109,6 +120,23 @@ impl TierStreams {
         self.len()
     }
 
+    pub(super) fn note_names(&mut self, stream: &MediumStream<'_>) {
+        match &mut self.first {
+            Some(first) if first.is(stream) => first.has_names = true,
+            _ => {
+                _ = self
+                    .find_or_add(stream)
+                    .map(|further| further.name.has_names = true)
+            }
+        }
+    }
+
+    pub(super) fn first_has_all_chunks(&self) -> bool {
+        let mut others = self.further.iter().map(|further| &further.name);
+        self.first.as_ref().is_some_and(StreamName::has_chunks)
+            && !others.any(StreamName::has_chunks)
+    }
+
     /// Takes the first stream's mark from all blocks, or from those of one namespace.
     pub(super) fn clear_marks(&mut self, space: Option<u64>) {
         self.with_first.retain(|block| !is_in(space, block));
@@ -128,12 +156,7 @@ impl TierStreams {
         held: &HashSet<StreamBlock>,
         mut room: usize,
     ) {
-        if self.further(stream).is_none() && self.further.len() < MAX_STREAMS {
-            self.further.push(FurtherStream {
-                name: StreamName::of(stream),
-                blocks: HashSet::new(),
-            });
-        }
+        self.find_or_add(stream);
         for block in blocks {
             // A block in no set may be another further stream's, if some are in none.
             let is_first = held.contains(block) && !self.incomplete && !self.is_in_a_set(block);
