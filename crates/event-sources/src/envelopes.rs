@@ -100,7 +100,7 @@ impl EnvelopeIndex {
     pub(crate) fn forget(&mut self) {
         self.targets
             .values()
-            .for_each(|target| self.index.clear_publisher(*target, Publisher::Engine));
+            .for_each(|target| self.index.clear_engine(*target));
         self.normaliser.reset();
     }
 
@@ -315,7 +315,7 @@ impl BlockSink for EnvelopeSink {
     }
 
     fn clear(&self, target: Target) {
-        self.index.clear_publisher(target, Publisher::Engine);
+        self.index.clear_engine(target);
         self.envelopes.lock().forget();
     }
 

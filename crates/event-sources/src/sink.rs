@@ -47,7 +47,7 @@ impl BlockSink for KvIndex {
     }
 
     fn clear(&self, target: Target) {
-        self.clear_publisher(target, Publisher::Engine);
+        self.clear_engine(target);
     }
 
     fn mark_loss(&self, target: Target) {

@@ -183,17 +183,26 @@ impl KvIndex {
     /// If the index has its maximum number of targets, the call clears everything before it
     /// returns.
     pub fn retire(&self, target: Target) {
-        self.streams.clear_target(target);
-        if !self.with(|state, core| state.retire(core, target)) {
+        let retired = self.with(|state, core| {
+            self.streams.clear_target(target);
+            state.retire(core, target)
+        });
+        if !retired {
             self.step_by_step(target, &ClearScope::All);
+            self.with(|state, _| {
+                for tier in Tier::ALL {
+                    let in_use = state.uses_tier(target, tier);
+                    self.streams.end_clear((target, tier), None, in_use);
+                }
+            });
         }
     }
 
     /// Starts to remove a worker with all its ranks and their registrations, as
     /// [`KvIndex::retire`].
     pub fn retire_worker(&self, worker: WorkerId) {
-        self.streams.remove_worker(worker);
         self.with(|state, core| {
+            self.streams.remove_worker(worker);
             state
                 .ranks(worker)
                 .into_iter()

@@ -173,6 +173,12 @@ impl Orphans {
         self.forget(|waiting| waiting.slot == slot);
     }
 
+    /// Drops the waiting blocks of a target that go by names.
+    pub(crate) fn clear_names(&mut self, slot: u32) {
+        let is_named = |late: &OrphanBlocks| !matches!(late, OrphanBlocks::Hashed(_));
+        self.forget(|waiting| waiting.slot == slot && is_named(&waiting.late));
+    }
+
     /// Drops the waiting blocks of a target for one tier.
     pub(crate) fn clear_tier(&mut self, slot: u32, tier: Tier) {
         self.forget(|waiting| waiting.slot == slot && waiting.late.tier() == tier);

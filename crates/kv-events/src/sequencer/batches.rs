@@ -14,8 +14,8 @@ use crate::{
     vllm::{self, Medium, Normaliser, VllmEvent},
 };
 
-/// Most media of a store that are known by their names.
-const MAX_STORE_MEDIA: usize = 64;
+/// Most media with unknown names of a store that are told apart.
+const MAX_LABELS: usize = 64;
 
 /// Decodes batches in order and keeps the properties of the publisher that they name.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Batches {
     /// The order of the envelopes, each stream by its own numbers.
     pub(super) order: StandardStreams,
     /// The media that a store's master has named blocks in: their tiers, and names if unknown. At
-    /// most [`MAX_STORE_MEDIA`].
+    /// most [`MAX_LABELS`], and one for each tier.
     store_media: Vec<(Tier, Option<Arc<str>>)>,
     pub(super) counts: SequencerCounts,
     pub(super) ts: Option<f64>,
@@ -136,11 +136,13 @@ impl Batches {
 
     /// Takes an event of a store's master, which numbers the events of all media in one sequence.
     fn record_names(&mut self, event: &StandardEvent, medium: Medium, actions: &mut Vec<Action>) {
-        let label = event.stream.medium.clone();
-        let label = label.filter(|_| medium == Medium::Unlisted);
+        let label = event.stream.medium.as_ref();
+        let label = label.filter(|label| medium == Medium::Unlisted && self.has_label(label));
+        let label = label.cloned();
         if let StandardChange::Cleared = event.change {
-            let only = event.stream.medium.is_some();
-            return self.clear_store(only.then_some((medium.tier(), label)), actions);
+            let only = event.stream.medium.as_ref();
+            let only = only.map(|_| (medium.tier(), label));
+            return self.clear_store(only.as_ref(), actions);
         }
         match standard::to_named(event) {
             Ok(update) => {
@@ -160,33 +162,32 @@ impl Batches {
         }
     }
 
-    fn note_store_medium(&mut self, tier: Tier, label: Option<&Arc<str>>) {
-        let is_known = self
+    /// Returns whether a medium of a store with an unknown name is told apart. Those beyond the limit
+    /// are one medium, without a name.
+    fn has_label(&self, label: &Arc<str>) -> bool {
+        let mut labels = self
             .store_media
             .iter()
-            .any(|known| is_medium(known, tier, label));
-        if !is_known && self.store_media.len() < MAX_STORE_MEDIA {
+            .filter_map(|(_, known)| known.as_ref());
+        labels.clone().count() < MAX_LABELS || labels.any(|known| known.eq_ignore_ascii_case(label))
+    }
+
+    fn note_store_medium(&mut self, tier: Tier, label: Option<&Arc<str>>) {
+        let mut known = self.store_media.iter();
+        if !known.any(|known| is_medium(known, tier, label)) {
             self.store_media.push((tier, label.cloned()));
         }
     }
 
     /// Clears the media that the store's master has named blocks in, or one of them.
-    fn clear_store(&mut self, only: Option<(Tier, Option<Arc<str>>)>, actions: &mut Vec<Action>) {
+    fn clear_store(&mut self, only: Option<&(Tier, Option<Arc<str>>)>, actions: &mut Vec<Action>) {
         let before = actions.len();
         for known in &self.store_media {
-            let is_meant = only
-                .as_ref()
-                .is_none_or(|(tier, label)| is_medium(known, *tier, label.as_ref()));
+            let is_meant = only.is_none_or(|(tier, label)| is_medium(known, *tier, label.as_ref()));
             if is_meant {
                 let update = IndexUpdate::ClearedTier(known.0);
                 actions.push(labelled(update, known.1.clone()));
             }
-        }
-        if let (Some((tier, label)), true) = (only, actions.len() == before)
-            && self.store_media.len() == MAX_STORE_MEDIA
-        {
-            // It may be one that found no place.
-            actions.push(labelled(IndexUpdate::ClearedTier(tier), label));
         }
         // One event: each update that is applied for it is recorded as one.
         match actions.len() - before {

@@ -205,3 +205,48 @@ fn a_cleared_event_of_the_master_empties_the_tiers_that_it_has_named_blocks_in()
     let all = live(&mut store, 5, &cleared(None));
     assert_eq!(tiers(&all), [Tier::Host, Tier::Disk]);
 }
+
+#[test]
+#[contract("MC9", "MC10")]
+fn a_masters_media_beyond_the_bound_are_one_that_is_cleared_with_the_others() {
+    let mut store = followed(Codec::Mooncake);
+    let send = |store: &mut Sequencer, seq, medium: Option<&str>, change| {
+        let event = StandardEvent {
+            stream: StreamKey {
+                medium: medium.map(Into::into),
+                ..StreamKey::default()
+            },
+            change,
+            ..stored(seq, "cpu")
+        };
+        let actions = live(store, seq, &encode_msgpack(&[event]));
+        let label = |action: &Action| match action {
+            Action::ApplyLabelled { label, .. } => Some(label.to_string()),
+            Action::Apply(_) => None,
+            other => panic!("{other:?}"),
+        };
+        actions.iter().map(label).collect::<Vec<_>>()
+    };
+    let names: Vec<_> = (0..66).map(|number| format!("pool {number}")).collect();
+    let told_apart = |at: usize| (at < 64).then(|| names[at].clone());
+    for (seq, name) in (0..).zip(&names) {
+        let sent = send(&mut store, seq, Some(name), stored(seq, name).change);
+        assert_eq!(sent, [told_apart(seq as usize)], "{name}");
+    }
+    let removed = StandardChange::Removed {
+        seq_hashes: vec![165],
+        base_block_idx: None,
+    };
+    assert_eq!(send(&mut store, 66, Some("pool 65"), removed), [None]);
+    let cleared = || StandardChange::Cleared;
+    assert_eq!(
+        send(&mut store, 67, Some("POOL 63"), cleared()),
+        [told_apart(63)]
+    );
+    assert_eq!(send(&mut store, 68, Some("pool 65"), cleared()), [None]);
+    // A known medium finds a place, too.
+    send(&mut store, 69, Some("cpu"), stored(69, "cpu").change);
+    let all = send(&mut store, 70, None, cleared());
+    assert_eq!(all.len(), 66);
+    assert_eq!(all.iter().flatten().count(), 64);
+}

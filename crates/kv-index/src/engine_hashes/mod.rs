@@ -132,6 +132,16 @@ impl EngineHashTable {
         }
     }
 
+    /// Drops all announcements of a member, and gives it a group of its own. For one that holds blocks
+    /// which it did not announce: they do not show that the names of others are its own.
+    pub(crate) fn isolate(&mut self, member: u32) {
+        self.clear(member);
+        self.groups.move_to(member, None);
+        if let Some(of) = self.groups.member_mut(member) {
+            of.split = true;
+        }
+    }
+
     /// Returns whether a member may announce blocks of this size: the first eight sizes since it
     /// joined or was cleared.
     pub(crate) fn admits(&mut self, member: u32, size: BlockSize) -> bool {

@@ -99,9 +99,12 @@ impl KvIndex {
             .with(|state, _| Some(state.loadable()))
             .ok_or_else(given_up)??;
         let content = snapshot::read(from, scheme, limit)?;
-        self.streams.note_load();
-        self.with(|state, core| Some(state.load(core, &content)))
-            .ok_or_else(given_up)?
+        self.with(|state, core| {
+            let loaded = state.load(core, &content);
+            self.streams.note_load(&state.shared_tiers_in_use());
+            Some(loaded)
+        })
+        .ok_or_else(given_up)?
     }
 
     /// Returns the next confirmed memberships, in no particular order; `None` after the last. Begin

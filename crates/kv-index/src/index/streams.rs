@@ -4,13 +4,12 @@
 use std::collections::{BTreeMap, HashSet};
 
 use kv_blocks::{IndexUpdate, Namespace, RemovedBlocks, SequenceHash, Target, Tier};
-use parking_lot::MutexGuard;
 
 use super::KvIndex;
 use crate::{
     LabelledPrefix, MediumStream, Publisher, UpdateOutcome,
     lookup::SharedIndex,
-    medium_streams::{StreamBlock, StreamName, StreamRole, in_space},
+    medium_streams::{KnownStreams, StreamBlock, StreamName, StreamRole, in_space},
     orphans::HashKeyedBlocks,
     report::count,
     state::{ClearScope, IndexState},
@@ -31,7 +30,12 @@ impl KvIndex {
             IndexUpdate::Stored(stored) => self.store_from(
                 (target, stream),
                 |state, core| state.blocks_to_store(core, target, stored),
-                |state, core| state.store(core, target, stored),
+                |state, core| {
+                    if stream.publisher == Publisher::Store {
+                        self.streams.note_names(target, stream);
+                    }
+                    state.store(core, target, stored)
+                },
             ),
             IndexUpdate::Named(named) => self.store_from(
                 (target, stream),
@@ -81,7 +85,6 @@ impl KvIndex {
         stream: &MediumStream<'_>,
     ) -> UpdateOutcome {
         let space = self.namespace_key(namespace).0;
-        let _order = self.order_beside_others(target, stream);
         self.with(|state, core| {
             if self.role(target, stream) == StreamRole::Alone {
                 return state.remove_hashes(core, target, space, hashes, stream.tier);
@@ -103,11 +106,9 @@ impl KvIndex {
         namespace: Option<&Namespace>,
         stream: &MediumStream<'_>,
     ) -> UpdateOutcome {
-        let _order = self.order_beside_others(target, stream);
-        match self.role(target, stream) {
-            StreamRole::Alone => self.clear_all_streams(target, namespace, stream.tier),
-            StreamRole::First => self.clear_first(target, namespace, stream.tier),
-            StreamRole::Further => self.clear_further(target, namespace, stream),
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.clear_step((target, stream), namespace, from);
         }
         UpdateOutcome {
             applied: 1,
@@ -115,35 +116,39 @@ impl KvIndex {
         }
     }
 
-    /// Clears all media of a backend in the stream's tier, in one namespace.
+    /// Clears all media of a backend in the stream's tier, in one namespace; the whole tier if it may
+    /// have others than are known.
     pub fn clear_backend(&self, target: Target, namespace: &Namespace, stream: &MediumStream<'_>) {
-        for name in self.streams.names((target, stream.tier)) {
+        let known = self.streams.known((target, stream.tier));
+        if known.incomplete {
+            return self.clear_all_streams(target, Some(namespace), stream.tier);
+        }
+        for name in known.names {
             if name.is_of_backend(stream) {
                 self.clear_from(target, Some(namespace), &name.in_tier(stream.tier));
             }
         }
     }
 
-    /// Clears what a publisher has stored. Names that a store's master got from the engine end with
-    /// the engine's blocks: another life of it may use others.
-    pub fn clear_publisher(&self, target: Target, publisher: Publisher) {
-        let is_meant = |name: &StreamName| {
-            name.publisher() == publisher
-                || publisher == Publisher::Engine && name.publisher() == Publisher::StoreMaster
-        };
+    /// Clears what the engine has stored, for another life of it, which may use other names: all names
+    /// end, and with them the blocks that any stream goes by names for. What a store announced by
+    /// hashes of the standard stays.
+    pub fn clear_engine(&self, target: Target) {
         let below = [Tier::Host, Tier::Disk, Tier::Remote];
-        let names = below.map(|tier| self.streams.names((target, tier)));
-        if publisher == Publisher::Engine && names.iter().flatten().all(is_meant) {
+        let known = below.map(|tier| (tier, self.streams.known((target, tier))));
+        let mut names = known.iter().flat_map(|(_, known)| &known.names);
+        if names.all(StreamName::ends_with_engine) {
             return self.clear(target);
         }
-        if publisher == Publisher::Engine {
-            self.clear_all_streams(target, None, Tier::Device);
-        }
-        for (tier, names) in below.into_iter().zip(names) {
-            if names.is_empty() && publisher == Publisher::Engine {
+        self.with(|state, _| state.forget_names(target));
+        self.clear_all_streams(target, None, Tier::Device);
+        for (tier, KnownStreams { names, incomplete }) in known {
+            let ending = names.iter().filter(|name| name.ends_with_engine());
+            let ending: Vec<_> = ending.collect();
+            if ending.is_empty() && (names.is_empty() || incomplete) {
                 self.clear_all_streams(target, None, tier);
             }
-            for name in names.iter().filter(|name| is_meant(name)) {
+            for name in ending {
                 self.clear_from(target, None, &name.in_tier(tier));
             }
         }
@@ -167,15 +172,6 @@ impl KvIndex {
         }
     }
 
-    /// Holds back changes of other streams if the tier has any.
-    fn order_beside_others(
-        &self,
-        target: Target,
-        stream: &MediumStream<'_>,
-    ) -> Option<MutexGuard<'_, ()>> {
-        (self.role(target, stream) != StreamRole::Alone).then(|| self.streams.lock_order())
-    }
-
     /// Stores blocks for a stream. `blocks`: those that `store` is about to store.
     fn store_from(
         &self,
@@ -187,7 +183,6 @@ impl KvIndex {
         if tier == Tier::Device {
             return self.with(store);
         }
-        let _order = self.order_beside_others(target, stream);
         self.with(|state, core| {
             let in_use = || state.uses_tier(target, tier);
             if self.streams.enter(target, stream, in_use) == StreamRole::Alone {
@@ -215,7 +210,6 @@ impl KvIndex {
         removed: &RemovedBlocks,
         stream: &MediumStream<'_>,
     ) -> UpdateOutcome {
-        let _order = self.order_beside_others(target, stream);
         self.with(|state, core| {
             if self.role(target, stream) == StreamRole::Alone {
                 return state.remove(core, target, removed, &HashSet::new());
@@ -259,6 +253,38 @@ impl KvIndex {
         })
     }
 
+    /// Does one step of a stream's clear from a given run on; returns the run to continue with. Each
+    /// step asks again which streams there are: others may enter the tier between two steps.
+    fn clear_step(
+        &self,
+        (target, stream): (Target, &MediumStream<'_>),
+        namespace: Option<&Namespace>,
+        from: u32,
+    ) -> Option<u32> {
+        if self.role(target, stream) == StreamRole::Further {
+            self.clear_further(target, namespace, stream);
+            return None;
+        }
+        let tier = (target, stream.tier);
+        self.with(|state, core| match self.role(target, stream) {
+            StreamRole::Alone => self.clear_all_step((state, core), tier, namespace, from),
+            StreamRole::First => {
+                let space = namespace.map(|namespace| self.namespace_key(namespace).0);
+                if from == 0 {
+                    self.streams.clear_marks(tier, space);
+                    state.drop_waiting(target, stream.tier, namespace);
+                    if namespace.is_none() && self.streams.first_has_all_chunks(tier) {
+                        state.drop_chunks(target, stream.tier);
+                    }
+                }
+                let (blocks, next) = state.blocks_in_tier(core, tier, space, from);
+                self.remove_blocks((state, core), (target, stream), &blocks);
+                next
+            }
+            StreamRole::Further => Some(from),
+        })
+    }
+
     /// Clears one tier of a target, on all media, in one namespace or in all.
     pub(super) fn clear_all_streams(
         &self,
@@ -266,13 +292,35 @@ impl KvIndex {
         namespace: Option<&Namespace>,
         tier: Tier,
     ) {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.with(|state, core| {
+                self.clear_all_step((state, core), (target, tier), namespace, from)
+            });
+        }
+    }
+
+    fn clear_all_step(
+        &self,
+        (state, core): (&mut IndexState, &SharedIndex),
+        (target, tier): (Target, Tier),
+        namespace: Option<&Namespace>,
+        from: u32,
+    ) -> Option<u32> {
+        let space = namespace.map(|namespace| self.namespace_key(namespace).0);
+        if from == 0 {
+            self.streams.clear((target, tier), space);
+        }
         let scope = match namespace {
             Some(namespace) => ClearScope::Stream(tier, namespace.clone()),
             None => ClearScope::Tier(tier),
         };
-        self.step_by_step(target, &scope);
-        let space = namespace.map(|namespace| self.namespace_key(namespace).0);
-        self.streams.clear((target, tier), space);
+        let next = state.clear(core, target, &scope, from);
+        if next.is_none() {
+            let in_use = state.uses_tier(target, tier);
+            self.streams.end_clear((target, tier), space, in_use);
+        }
+        next
     }
 
     /// Clears a further stream of a tier. If it cannot be told what it holds, the whole tier is
@@ -284,40 +332,31 @@ impl KvIndex {
         stream: &MediumStream<'_>,
     ) {
         let space = namespace.map(|namespace| self.namespace_key(namespace).0);
-        match self.streams.take(target, space, stream) {
-            Some(blocks) => self.remove_blocks((target, stream.tier), blocks),
-            None => self.clear_all_streams(target, namespace, stream.tier),
+        let Some(blocks) = self.streams.blocks_of(target, space, stream) else {
+            return self.clear_all_streams(target, namespace, stream.tier);
+        };
+        for slice in blocks.chunks(SLICE) {
+            self.with(|state, core| self.remove_blocks((state, core), (target, stream), slice));
         }
     }
 
-    /// Clears the first stream of a tier with several.
-    fn clear_first(&self, target: Target, namespace: Option<&Namespace>, tier: Tier) {
-        let space = namespace.map(|namespace| self.namespace_key(namespace).0);
-        let staying = self.streams.empty_first((target, tier), space);
-        if staying.is_empty() {
-            return self.clear_all_streams(target, namespace, tier);
-        }
-        self.with(|state, _| state.drop_waiting(target, tier, namespace));
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let (mut leaving, rest) =
-                self.with(|state, core| state.blocks_in_tier(core, (target, tier), space, from));
-            leaving.retain(|block| !staying.contains(block));
-            self.remove_blocks((target, tier), leaving);
-            next = rest;
-        }
-    }
-
-    /// Removes blocks from a tier.
-    fn remove_blocks(&self, (target, tier): (Target, Tier), blocks: Vec<StreamBlock>) {
+    /// Takes blocks from a stream, and out of the tier if no other one holds them.
+    fn remove_blocks(
+        &self,
+        (state, core): (&mut IndexState, &SharedIndex),
+        (target, stream): (Target, &MediumStream<'_>),
+        blocks: &[StreamBlock],
+    ) {
+        let staying = self.streams.removed(target, stream, blocks).staying;
         let mut by_space: BTreeMap<u64, Vec<SequenceHash>> = BTreeMap::new();
-        for (space, hash) in blocks {
-            by_space.entry(space).or_default().push(SequenceHash(hash));
+        for block in blocks.iter().filter(|block| !staying.contains(block)) {
+            by_space
+                .entry(block.0)
+                .or_default()
+                .push(SequenceHash(block.1));
         }
         for (space, hashes) in by_space {
-            for slice in hashes.chunks(SLICE) {
-                self.with(|state, core| state.remove_hashes(core, target, space, slice, tier));
-            }
+            state.remove_hashes(core, target, space, &hashes, stream.tier);
         }
     }
 }
@@ -339,3 +378,6 @@ fn with_staying(outcome: UpdateOutcome, released: usize, staying: usize) -> Upda
         ..outcome
     }
 }
+
+#[cfg(test)]
+mod tests;

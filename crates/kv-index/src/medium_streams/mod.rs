@@ -6,13 +6,14 @@
 //! of further streams, and of media with unknown names, are in one set for each stream, beside the
 //! index. Lookups do not read them; reports and changes of their tier do.
 //!
-//! The sets are not in the index's memory budget: at the bound they take some 72 MB. A block beyond
+//! The sets are not in the index's memory budget: at the bound they take some 72 MB, and at most 164
+//! MB if many blocks were removed since (a set shrinks when less than a quarter of it is used). A block beyond
 //! a bound counts as the first stream's, and the tier as incomplete: there a block leaves with the
 //! first removal, and a clear of a further stream empties the tier. A block too few costs less than
 //! one too many.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +21,7 @@ use std::{
 };
 
 use kv_blocks::{SequenceHash, Target, Tier, WorkerId};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::RwLock;
 
 mod stream;
 mod tier;
@@ -62,6 +63,26 @@ struct StreamTable {
     tiers: BTreeMap<TargetTier, TierStreams>,
     /// Blocks in the sets of streams.
     blocks: usize,
+    /// Tiers with blocks from a snapshot, which has no streams, until the tier is emptied.
+    loaded: BTreeSet<TargetTier>,
+}
+
+impl StreamTable {
+    /// Returns whether a tier may have blocks of a stream that are in no set of it.
+    fn is_incomplete(&self, key: &TargetTier) -> bool {
+        match self.tiers.get(key) {
+            Some(streams) => streams.incomplete,
+            None => self.loaded.contains(key),
+        }
+    }
+}
+
+/// The known streams of a tier.
+#[derive(Debug, Default)]
+pub(crate) struct KnownStreams {
+    pub(crate) names: Vec<StreamName>,
+    /// Whether it may have blocks of others.
+    pub(crate) incomplete: bool,
 }
 
 /// The streams of all targets.
@@ -69,22 +90,20 @@ struct StreamTable {
 pub(crate) struct MediumStreams {
     /// Whether any stream ever had a name.
     used: AtomicBool,
-    /// Whether the index was loaded: snapshots have no streams.
-    loaded: AtomicBool,
+    /// Changed under the index's lock only, together with the tier.
     table: RwLock<StreamTable>,
-    /// Held while a tier and the streams of it change in several steps.
-    order: Mutex<()>,
 }
 
 impl MediumStreams {
-    /// Holds back other changes of tiers with several streams.
-    pub(crate) fn lock_order(&self) -> MutexGuard<'_, ()> {
-        self.order.lock()
-    }
-
-    /// Notes that the index has blocks whose streams are unknown.
-    pub(crate) fn note_load(&self) {
-        self.loaded.store(true, Ordering::Relaxed);
+    /// Notes tiers with blocks from a snapshot: their streams are unknown.
+    pub(crate) fn note_load(&self, tiers: &[TargetTier]) {
+        let mut table = self.table.write();
+        for key in tiers {
+            table.loaded.insert(*key);
+            if let Some(streams) = table.tiers.get_mut(key) {
+                streams.incomplete = true;
+            }
+        }
     }
 
     /// Returns the part of a stream in its tier.
@@ -94,8 +113,7 @@ impl MediumStreams {
         }
         let table = self.table.read();
         let Some(streams) = table.tiers.get(&(target, stream.tier)) else {
-            let may_hold = stream.is_engine_tier() || self.loaded.load(Ordering::Relaxed);
-            return if may_hold {
+            return if stream.is_engine_tier() {
                 StreamRole::Alone
             } else {
                 StreamRole::Further
@@ -116,16 +134,19 @@ impl MediumStreams {
             return StreamRole::Alone;
         }
         let key = (target, stream.tier);
-        let known = self.table.read().tiers.get(&key).map(|streams| {
+        let table = self.table.read();
+        let known = table.tiers.get(&key).map(|streams| {
             let becomes_first = streams.first.is_none() && !stream.unlisted;
             (!becomes_first).then(|| streams.role(stream))
         });
+        let loaded = table.loaded.contains(&key);
+        drop(table);
         match known {
             Some(Some(role)) => return role,
             None if stream.is_engine_tier() => return StreamRole::Alone,
             _ => {}
         }
-        let (loaded, in_use) = (self.loaded.load(Ordering::Relaxed), is_in_use());
+        let in_use = is_in_use();
         let engines = known.is_none() && in_use && !loaded;
         self.used.store(true, Ordering::Relaxed);
         let mut table = self.table.write();
@@ -190,10 +211,13 @@ impl MediumStreams {
         blocks: &[StreamBlock],
     ) -> Departure {
         let mut table = self.table.write();
-        let Some(streams) = table.tiers.get_mut(&(target, stream.tier)) else {
-            // It has stored nothing.
+        let key = (target, stream.tier);
+        let loaded = table.loaded.contains(&key);
+        let Some(streams) = table.tiers.get_mut(&key) else {
+            // It has stored nothing, unless before the snapshot.
+            let staying = blocks.iter().filter(|_| !loaded);
             return Departure {
-                staying: blocks.iter().copied().collect(),
+                staying: staying.copied().collect(),
                 released: HashSet::new(),
             };
         };
@@ -207,7 +231,7 @@ impl MediumStreams {
                 departure.released.extend(held.then_some(*block));
             }
         }
-        let freed = before - streams.drop_empty();
+        let freed = before - streams.tidy();
         table.blocks -= freed;
         departure
     }
@@ -226,64 +250,64 @@ impl MediumStreams {
                 let (_, stays) = streams.leave(stream, block);
                 staying.extend(stays.then_some(*block));
             }
-            streams.drop_empty();
+            streams.tidy();
             staying
         })
     }
 
-    /// Takes all blocks from a further stream, or those of one namespace; returns those that leave
-    /// the tier. `None`: there may be others.
-    pub(crate) fn take(
+    /// Returns all blocks of a further stream, or those of one namespace. `None`: there may be others.
+    pub(crate) fn blocks_of(
         &self,
         target: Target,
         space: Option<u64>,
         stream: &MediumStream<'_>,
     ) -> Option<Vec<StreamBlock>> {
-        let blocks: Vec<_> = match self.table.read().tiers.get(&(target, stream.tier)) {
-            Some(streams) if streams.incomplete => return None,
-            Some(streams) => streams.blocks_of(stream, space),
-            None => return Some(Vec::new()),
-        };
-        let staying = self.removed(target, stream, &blocks).staying;
-        let leaves = |block: &StreamBlock| !staying.contains(block);
-        Some(blocks.into_iter().filter(leaves).collect())
+        let (table, key) = (self.table.read(), (target, stream.tier));
+        let known = table.tiers.get(&key);
+        (!table.is_incomplete(&key))
+            .then(|| known.map_or_else(Vec::new, |streams| streams.blocks_of(stream, space)))
     }
 
-    /// Takes all blocks from the first stream of a tier, or those of one namespace; returns the blocks
-    /// that stay in the tier.
-    pub(crate) fn empty_first(
-        &self,
-        (target, tier): TargetTier,
-        space: Option<u64>,
-    ) -> HashSet<StreamBlock> {
-        self.change((target, tier), |streams, _| {
-            streams.with_first.retain(|block| !is_in(space, block));
-            let all = streams.further.iter().flat_map(|further| &further.blocks);
-            all.copied().filter(|block| is_in(space, block)).collect()
-        })
+    /// Takes the first stream's mark from all blocks of a tier, or from those of one namespace.
+    pub(crate) fn clear_marks(&self, key: TargetTier, space: Option<u64>) {
+        self.change(key, |streams, _| streams.clear_marks(space));
     }
 
-    /// Forgets the streams of a tier that was emptied, or only their blocks in one namespace.
-    pub(crate) fn clear(&self, (target, tier): TargetTier, space: Option<u64>) {
+    /// Forgets the blocks of all streams of a tier that is about to be emptied, or only those of one
+    /// namespace.
+    pub(crate) fn clear(&self, key: TargetTier, space: Option<u64>) {
         if !self.used.load(Ordering::Relaxed) {
             return;
         }
-        self.change((target, tier), |streams, _| {
-            streams.with_first.retain(|block| !is_in(space, block));
+        self.change(key, |streams, _| {
             for further in &mut streams.further {
                 further.blocks.retain(|block| !is_in(space, block));
             }
-            streams.drop_empty();
+            streams.clear_marks(space);
+            streams.tidy();
         });
-        if space.is_none() {
-            self.table.write().tiers.remove(&(target, tier));
+    }
+
+    /// Notes that a tier was emptied in steps, or one namespace of it. `in_use`: whether it has
+    /// blocks. What streams stored between the steps may have been cleared, too.
+    pub(crate) fn end_clear(&self, key: TargetTier, space: Option<u64>, in_use: bool) {
+        if !in_use {
+            let mut table = self.table.write();
+            table.loaded.remove(&key);
+            let emptied = table.tiers.remove(&key);
+            table.blocks -= emptied.map_or(0, |streams| streams.len());
+            return;
         }
+        self.change(key, |streams, _| {
+            streams.clear_marks(space);
+            streams.incomplete |= streams.any_in(space);
+        });
     }
 
     /// Forgets all streams of a target.
     pub(crate) fn clear_target(&self, target: Target) {
         for tier in Tier::ALL {
-            self.clear((target, tier), None);
+            self.end_clear((target, tier), None, false);
         }
     }
 
@@ -291,17 +315,36 @@ impl MediumStreams {
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
         let mut table = self.table.write();
         table.tiers.retain(|(target, _), _| target.worker != worker);
+        table.loaded.retain(|(target, _)| target.worker != worker);
         table.blocks = table.tiers.values().map(TierStreams::len).sum();
     }
 
     /// Returns the known streams of a tier.
-    pub(crate) fn names(&self, key: TargetTier) -> Vec<StreamName> {
+    pub(crate) fn known(&self, key: TargetTier) -> KnownStreams {
         let table = self.table.read();
-        let Some(streams) = table.tiers.get(&key) else {
-            return Vec::new();
-        };
-        let further = streams.further.iter().map(|further| &further.name);
-        streams.first.iter().chain(further).cloned().collect()
+        let incomplete = table.is_incomplete(&key);
+        let names = table.tiers.get(&key).map(|streams| {
+            let further = streams.further.iter().map(|further| &further.name);
+            streams.first.iter().chain(further).cloned().collect()
+        });
+        KnownStreams {
+            names: names.unwrap_or_default(),
+            incomplete,
+        }
+    }
+
+    /// Notes that a store announces blocks by names of its own: it has a hasher of its own.
+    pub(crate) fn note_names(&self, target: Target, stream: &MediumStream<'_>) {
+        self.change((target, stream.tier), |streams, _| {
+            streams.note_names(stream)
+        });
+    }
+
+    /// Returns whether all chunks of a tier are its first stream's.
+    pub(crate) fn first_has_all_chunks(&self, key: TargetTier) -> bool {
+        let table = self.table.read();
+        let streams = table.tiers.get(&key);
+        streams.is_some_and(TierStreams::first_has_all_chunks)
     }
 
     pub(crate) fn of_prefix(

@@ -56,6 +56,8 @@ pub(crate) struct StreamName {
     backend: Arc<str>,
     pub(super) medium: Arc<str>,
     pub(super) unlisted: bool,
+    /// Whether it is a store with names of its own for blocks, from a hasher of its own.
+    pub(super) has_names: bool,
 }
 
 impl StreamName {
@@ -65,6 +67,7 @@ impl StreamName {
             backend: stream.backend.into(),
             medium: stream.medium.into(),
             unlisted: stream.unlisted,
+            has_names: false,
         }
     }
 
@@ -79,8 +82,14 @@ impl StreamName {
         }
     }
 
-    pub(crate) fn publisher(&self) -> Publisher {
-        self.publisher
+    /// Returns whether its blocks go by names, which end with a life of the engine.
+    pub(crate) fn ends_with_engine(&self) -> bool {
+        self.publisher != Publisher::Store || self.has_names
+    }
+
+    /// Returns whether it may store chunks.
+    pub(super) fn has_chunks(&self) -> bool {
+        self.publisher == Publisher::Engine || self.has_names
     }
 
     /// Returns whether the publisher and the backend are those of this stream.

@@ -57,6 +57,17 @@ impl TierStreams {
         further.find(|further| further.name.is(stream))
     }
 
+    /// Returns a further stream; adds it without blocks if there is room.
+    fn find_or_add(&mut self, stream: &MediumStream<'_>) -> Option<&mut FurtherStream> {
+        if self.further(stream).is_none() && self.further.len() < MAX_STREAMS {
+            self.further.push(FurtherStream {
+                name: StreamName::of(stream),
+                blocks: HashSet::new(),
+            });
+        }
+        self.further(stream)
+    }
+
     pub(super) fn blocks_of(
         &self,
         stream: &MediumStream<'_>,
@@ -96,13 +107,46 @@ impl TierStreams {
         known.is_some_and(|further| further.blocks.remove(block))
     }
 
-    /// Drops streams without blocks, and marks without a stream; returns the blocks that are left.
-    pub(super) fn drop_empty(&mut self) -> usize {
+    /// Drops streams without blocks, and the room that blocks left; returns the blocks in sets.
+    pub(super) fn tidy(&mut self) -> usize {
         self.further.retain(|further| !further.blocks.is_empty());
         if self.further.is_empty() {
             self.with_first.clear();
         }
+        for further in &mut self.further {
+            shrink(&mut further.blocks);
+        }
+        shrink(&mut self.with_first);
         self.len()
+    }
+
+    pub(super) fn note_names(&mut self, stream: &MediumStream<'_>) {
+        match &mut self.first {
+            Some(first) if first.is(stream) => first.has_names = true,
+            _ => {
+                _ = self
+                    .find_or_add(stream)
+                    .map(|further| further.name.has_names = true)
+            }
+        }
+    }
+
+    pub(super) fn first_has_all_chunks(&self) -> bool {
+        let mut others = self.further.iter().map(|further| &further.name);
+        self.first.as_ref().is_some_and(StreamName::has_chunks)
+            && !others.any(StreamName::has_chunks)
+    }
+
+    /// Takes the first stream's mark from all blocks, or from those of one namespace.
+    pub(super) fn clear_marks(&mut self, space: Option<u64>) {
+        self.with_first.retain(|block| !is_in(space, block));
+        shrink(&mut self.with_first);
+    }
+
+    /// Returns whether a set has blocks, or any of one namespace.
+    pub(super) fn any_in(&self, space: Option<u64>) -> bool {
+        let mut blocks = self.further.iter().flat_map(|further| &further.blocks);
+        blocks.any(|block| is_in(space, block))
     }
 
     pub(super) fn add_further(
@@ -112,12 +156,7 @@ impl TierStreams {
         held: &HashSet<StreamBlock>,
         mut room: usize,
     ) {
-        if self.further(stream).is_none() && self.further.len() < MAX_STREAMS {
-            self.further.push(FurtherStream {
-                name: StreamName::of(stream),
-                blocks: HashSet::new(),
-            });
-        }
+        self.find_or_add(stream);
         for block in blocks {
             // A block in no set may be another further stream's, if some are in none.
             let is_first = held.contains(block) && !self.incomplete && !self.is_in_a_set(block);
@@ -154,6 +193,14 @@ impl TierStreams {
                 None => _ = found.labels.insert(Arc::clone(medium), 1),
             }
         }
+    }
+}
+
+/// Frees room that most blocks of a set have left. Not earlier: a set about as full as before would
+/// soon grow again.
+fn shrink(blocks: &mut HashSet<StreamBlock>) {
+    if blocks.len() < blocks.capacity() / 4 {
+        blocks.shrink_to_fit();
     }
 }
 

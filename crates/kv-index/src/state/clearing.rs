@@ -108,6 +108,26 @@ impl IndexState {
         self.clear_slot(core, slot, what, from)
     }
 
+    /// Ends all names that a target has given to blocks; the blocks stay.
+    pub(crate) fn forget_names(&mut self, target: Target) {
+        let Some(slot) = self.targets.find(target) else {
+            return;
+        };
+        let owner = self.targets.get_mut(slot);
+        owner.torn = false;
+        owner.block_size = owner.block_size.map(OwnBlockSize::to_expected);
+        self.names.isolate(slot);
+        self.orphans.clear_names(slot);
+        self.chunks.clear(slot);
+    }
+
+    /// Drops the records of a target's chunks in a tier.
+    pub(crate) fn drop_chunks(&mut self, target: Target, tier: Tier) {
+        if let Some(slot) = self.targets.find(target) {
+            self.chunks.clear_tier(slot, tier);
+        }
+    }
+
     /// Drops blocks of a target that wait for a place in a tier, or only those of one namespace.
     pub(crate) fn drop_waiting(
         &mut self,

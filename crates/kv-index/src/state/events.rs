@@ -182,6 +182,17 @@ impl IndexState {
         })
     }
 
+    /// Returns all tiers with blocks but for the devices.
+    pub(crate) fn shared_tiers_in_use(&self) -> Vec<(Target, Tier)> {
+        let tiers = |(target, slot)| {
+            let blocks = &self.targets.get(slot).blocks;
+            let below = [Tier::Host, Tier::Disk, Tier::Remote].into_iter();
+            let in_use = below.filter(move |tier| blocks[tier.index()] > 0);
+            in_use.map(move |tier| (target, tier))
+        };
+        self.targets.iter().flat_map(tiers).collect()
+    }
+
     /// Stores blocks named by their rolling hashes.
     pub(crate) fn store_hashes(
         &mut self,

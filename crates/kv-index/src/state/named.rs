@@ -16,6 +16,8 @@ use crate::{
 
 /// Runs visited under one hold of the lock.
 const RUNS: u32 = 1024;
+/// Blocks found in them after which the lock is released earlier.
+const RUN_BLOCKS: usize = 4096;
 
 impl IndexState {
     /// Stores blocks that a target names by engine hashes in a tier. Hashes without a certain
@@ -142,6 +144,9 @@ impl IndexState {
         let end = self.writer.runs().min(from.saturating_add(RUNS));
         let mut blocks = Vec::new();
         for run in from..end {
+            if blocks.len() >= RUN_BLOCKS {
+                return (blocks, Some(run));
+            }
             let mut spans = Vec::new();
             self.writer.stretches(core, run, slot, |span| {
                 spans.extend((span.tier == tier_number(tier)).then_some(span.start..span.end))

@@ -234,7 +234,7 @@ fn a_restarted_engine_loses_its_own_blocks_and_those_named_by_it() {
             engine_stores();
         }
         assert_eq!(present(&index), [2, 0]);
-        index.clear_publisher(target(0), ENGINE);
+        index.clear_engine(target(0));
         let left = resident(&index, 0, &plain(), 2);
         assert_eq!((left.device, left.host), (0, 1));
         drop_block(&index, &cpu, 0);
@@ -242,8 +242,80 @@ fn a_restarted_engine_loses_its_own_blocks_and_those_named_by_it() {
     }
     let index = index_with_device();
     index.apply_from(target(0), &named, &master);
-    index.clear_publisher(target(0), ENGINE);
+    index.clear_engine(target(0));
     assert_eq!(index.stats().memberships, 0);
+}
+
+#[test]
+#[contract("MC9", "MC2")]
+fn a_restarted_engine_leaves_no_block_that_waited_for_its_parent_beside_a_store() {
+    let index = index_with_device();
+    let cpu = stream(STORE, "mooncake-1", "cpu");
+    add(&index, &cpu, 1);
+    let late = StoredBlocks {
+        tier: Tier::Host,
+        ..store(3..4)
+    };
+    assert_eq!(put(&index, 0, late).orphans, 1);
+    put(&index, 0, store(2..3));
+    assert_eq!(index.blocks_per_tier(target(0)), [3, 2, 0, 0]);
+    index.clear_engine(target(0));
+    drop_block(&index, &cpu, 0);
+    assert_eq!(index.stats().memberships, 0);
+}
+
+#[test]
+#[contract("MC9", "DY18")]
+fn no_name_of_an_engines_earlier_life_is_a_parent_because_a_store_holds_its_block() {
+    let index = index_with_device();
+    let cpu = stream(STORE, "mooncake-1", "cpu");
+    add(&index, &cpu, 2);
+    index.clear_engine(target(0));
+    assert_eq!(present(&index), [2, 0], "in the store");
+    // Name 2 now stands for another block, whose event was missed.
+    let behind_other = StoredBlocks {
+        hashes: vec![EngineHash(50)],
+        ..store(2..3)
+    };
+    assert_eq!(put(&index, 0, behind_other).orphans, 1);
+    assert_eq!(index.blocks_per_tier(target(0)), [0, 2, 0, 0]);
+    put(&index, 0, store(0..2));
+    assert_eq!(resident(&index, 0, &plain(), 2).device, 2);
+}
+
+#[test]
+#[contract("MC9", "DY18")]
+fn blocks_that_a_store_has_named_by_a_hasher_of_its_own_end_with_the_engine() {
+    let index = index_with_device();
+    let (cpu, dram) = (stream(STORE, "a", "cpu"), stream(STORE, "a", "dram"));
+    add(&index, &cpu, 1);
+    carry_out(&index, &dram, Step::Store, true);
+    assert_eq!(present(&index), [2, 0]);
+    index.clear_engine(target(0));
+    assert_eq!(index.blocks_per_tier(target(0)), [0, 1, 0, 0]);
+}
+
+#[test]
+#[contract("MC9", "V17")]
+fn a_cleared_engine_leaves_no_chunk_that_takes_a_block_stored_again_by_another() {
+    let index = index_with_device();
+    let cpu = stream(STORE, "mooncake-1", "cpu");
+    let chunk = |name, blocks| {
+        IndexUpdate::Stored(StoredBlocks {
+            hashes: vec![EngineHash(name)],
+            block_size: BlockSize::new(4 * u64::from(blocks)).unwrap(),
+            tier: Tier::Host,
+            ..store(0..blocks)
+        })
+    };
+    index.apply(target(0), &chunk(900, 2));
+    add(&index, &cpu, 1);
+    index.apply(target(0), &IndexUpdate::ClearedTier(Tier::Host));
+    assert_eq!(present(&index), [1, 0]);
+    index.apply(target(0), &chunk(901, 3));
+    let outcome = index.apply(target(0), &remove(&[900], Tier::Host));
+    assert_eq!(outcome.applied, 0);
+    assert_eq!(index.blocks_per_tier(target(0))[1], 3);
 }
 
 #[test]
@@ -366,6 +438,14 @@ fn a_loaded_index_credits_a_block_too_few_rather_than_one_too_many() {
     assert_eq!(present(&index), [1, 0]);
     clear(&index, &one);
     assert_eq!(present(&index), [0, 0]);
+    // Only that worker's: another one's blocks are not the store's.
+    let index = load();
+    index.register(target(1), "m".into());
+    let engine = MediumStream::of_tier(ENGINE, Tier::Host);
+    index.store_hashes_from(target(1), &plain(), (None, &chain(2)), &engine);
+    index.remove_hashes_from(target(1), &plain(), &chain(2)[1..], &other);
+    index.clear_from(target(1), None, &other);
+    assert_eq!(index.blocks_per_tier(target(1)), [0, 2, 0, 0]);
     // What is announced since then stays for the stream that announced it.
     let index = load();
     add(&index, &one, 1);
