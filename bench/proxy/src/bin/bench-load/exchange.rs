@@ -12,7 +12,8 @@ use crate::Load;
 
 const MAX_HEADERS: usize = 64;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-const READ_BYTES: usize = 16 * 1024;
+/// Of one read of a body: as a client with a buffer of this size.
+const READ_BYTES: u64 = 16 * 1024;
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 
 /// Whether the connection takes another request.
@@ -67,8 +68,8 @@ impl<'a> Exchange<'a> {
                 break;
             }
             buffer.clear();
-            buffer.reserve(READ_BYTES);
-            if self.stream.read_buf(buffer).await.context("read body")? == 0 {
+            let mut piece = (&mut *self.stream).take(READ_BYTES);
+            if piece.read_buf(buffer).await.context("read body")? == 0 {
                 if head.chunked || head.length.is_some() {
                     bail!("the connection was closed in the body");
                 }
