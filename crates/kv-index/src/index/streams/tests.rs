@@ -74,3 +74,36 @@ fn what_is_stored_between_the_steps_of_another_streams_clear_stays_until_it_is_r
         assert_eq!(index.stats().memberships, 0, "alone: {engine_is_alone}");
     }
 }
+
+#[test]
+#[contract("MC9")]
+fn what_is_stored_while_a_tier_with_unknown_blocks_is_emptied_leaves_with_its_stream() {
+    let engine = MediumStream::of_tier(Publisher::Engine, Tier::Host);
+    let [cpu, dram] = ["cpu", "dram"].map(|medium| MediumStream {
+        medium,
+        ..MediumStream::of_tier(Publisher::Store, Tier::Host)
+    });
+    let index = KvIndex::new(IndexSettings::default());
+    index.register(TARGET, Arc::from("m"));
+    (1..=RUNS).for_each(|block| store(&index, &engine, block));
+    store(&index, &cpu, RUNS / 2);
+    index.streams.note_unknown_blocks(TARGET, &cpu);
+    let step = |from| {
+        let tier = (TARGET, Tier::Host);
+        index.with(|state, core| index.clear_all_step((state, core), tier, None, from))
+    };
+    let mut next = step(0);
+    assert!(next.is_some());
+    let stored = [1, RUNS, RUNS + 1];
+    let store_all = || stored.iter().for_each(|block| store(&index, &dram, *block));
+    store_all();
+    while let Some(from) = next {
+        next = step(from);
+    }
+    // Some of these were emptied with the tier; stored again, they are no one else's.
+    store_all();
+    assert_eq!(credited(&index), 3);
+    let hashes = stored.map(SequenceHash);
+    index.remove_hashes_from(TARGET, &namespace(), &hashes, &dram);
+    assert_eq!(index.stats().memberships, 0);
+}
