@@ -4,8 +4,13 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use futures::{TestConnection, admitted, is_pending};
-use net::server::{Acceptor, ClientStream, ConnectionTable, PeerAddress};
-use tokio::{io::AsyncReadExt, net::TcpStream};
+use net::server::{
+    Acceptor, ClientStream, ConnectionTable, ExchangeTracker, HttpVersion, PeerAddress,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 const ONE: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 1));
 const OTHER: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -176,22 +181,35 @@ async fn an_address_at_its_share_takes_no_place_of_another() {
     assert!(slot.is_some());
 }
 
-#[tokio::test]
-#[contract("S33")]
-async fn a_silent_connection_closes_after_the_head_timeout() {
+/// A connection over loopback: its client, and what the listener has of it.
+async fn connected(head_timeout: Duration) -> (TcpStream, ClientStream, ExchangeTracker) {
     let listener = net::listen(&net::ListenAddr::tcp("127.0.0.1", 0))
         .await
         .unwrap();
     let address = listener.address().to_string();
     let mut acceptor = Acceptor::new(listener, 4);
     let (client, (stream, slot)) = tokio::join!(TcpStream::connect(address), acceptor.next());
-    let (mut stream, exchange) = ClientStream::new(
-        stream,
-        slot,
-        Duration::from_millis(50),
-        Duration::from_secs(60),
-    );
+    let (stream, exchange) = ClientStream::new(stream, slot, head_timeout, Duration::from_secs(60));
+    (client.unwrap(), stream, exchange)
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn a_silent_connection_closes_after_the_head_timeout() {
+    let (client, mut stream, exchange) = connected(Duration::from_millis(50)).await;
     let error = stream.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     drop((client, exchange));
+}
+
+/// Else the HTTP layer would double its buffer for what follows.
+#[tokio::test]
+async fn the_bytes_that_show_the_version_are_read_together_with_what_follows() {
+    let request = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
+    let (mut client, mut stream, _exchange) = connected(Duration::from_secs(60)).await;
+    client.write_all(request).await.unwrap();
+    assert_eq!(stream.http_version().await.unwrap(), HttpVersion::Http1);
+    let mut bytes = [0; 1024];
+    let length = stream.read(&mut bytes).await.unwrap();
+    assert_eq!(&bytes[..length], request);
 }
