@@ -54,6 +54,7 @@ const CASES: [Case; 3] = [
     },
 ];
 
+#[expect(clippy::print_stdout, reason = "it measures and prints, nothing else")]
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     if let (Some(case), Some(column)) = (arguments.next(), arguments.next()) {
@@ -84,6 +85,7 @@ fn row([count, bytes]: [f64; 2]) -> String {
     format!("{count:>8.1} {bytes:>11.0} B")
 }
 
+#[expect(clippy::print_stdout, reason = "it measures and prints, nothing else")]
 fn one_figure(case: &str, column: &str) -> Result<(), Box<dyn Error>> {
     let case = CASES.into_iter().find(|other| other.name == case);
     let case = case.ok_or("no case has this name")?;
@@ -98,12 +100,12 @@ fn one_figure(case: &str, column: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// An engine, and a server in front of it.
-struct Stage {
+struct Setup {
     engine: Arc<Engine>,
     server: CountedServer,
 }
 
-impl Stage {
+impl Setup {
     fn start(case: Case) -> Result<Self, Box<dyn Error>> {
         let engine = Engine::start()?;
         let server = match case.settings {
@@ -116,15 +118,15 @@ impl Stage {
 
 /// The allocations of one request, and their bytes.
 fn per_request(case: Case, kind: ReplyKind) -> Result<[f64; 2], Box<dyn Error>> {
-    let stage = Stage::start(case)?;
-    let mut client = Client::connect(stage.server.port())?;
+    let setup = Setup::start(case)?;
+    let mut client = Client::connect(setup.server.port())?;
     let ask = |client: &mut Client, first: u32, most: u32| {
-        let asked = (first..first + most).try_for_each(|n| client.ask(n, kind, &stage.engine));
+        let asked = (first..first + most).try_for_each(|n| client.ask(n, kind, &setup.engine));
         std::thread::sleep(SETTLE);
         asked
     };
-    stage.server.count(|| ask(&mut client, 0, WARM_UP)).1?;
-    let (counted, asked) = stage.server.count(|| ask(&mut client, WARM_UP, REQUESTS));
+    setup.server.count(|| ask(&mut client, 0, WARM_UP)).1?;
+    let (counted, asked) = setup.server.count(|| ask(&mut client, WARM_UP, REQUESTS));
     asked?;
     let AllocationInfo {
         count_total,
@@ -138,11 +140,11 @@ fn per_request(case: Case, kind: ReplyKind) -> Result<[f64; 2], Box<dyn Error>> 
 
 /// The bytes that the thread of the router holds for a stream between two events.
 fn held(case: Case) -> Result<f64, Box<dyn Error>> {
-    let stage = Stage::start(case)?;
+    let setup = Setup::start(case)?;
     let open = |from: u32, count: u32| -> std::io::Result<Vec<Client>> {
         let opened = (from..from + count)
             .map(|n| {
-                let mut client = Client::connect(stage.server.port())?;
+                let mut client = Client::connect(setup.server.port())?;
                 client.begin(n, ReplyKind::Events(SHORT))?;
                 Ok(client)
             })
@@ -151,9 +153,9 @@ fn held(case: Case) -> Result<f64, Box<dyn Error>> {
         opened
     };
     // Tables have grown to their size by then.
-    let (_, first) = stage.server.count(|| open(0, STREAMS));
+    let (_, first) = setup.server.count(|| open(0, STREAMS));
     let first = first?;
-    let (counted, second) = stage.server.count(|| open(STREAMS, STREAMS));
+    let (counted, second) = setup.server.count(|| open(STREAMS, STREAMS));
     drop((first, second?));
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
     let each = counted.bytes_current as f64 / f64::from(STREAMS);

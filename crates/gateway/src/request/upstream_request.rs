@@ -68,3 +68,17 @@ fn body_length(call: &AcceptedRequest, first: &Bytes) -> Option<u64> {
     let rest = call.rest.as_ref().map_or(Some(0), BodyRest::announced);
     rest.map(|rest| rest + first.len() as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_has_one_form_however_the_client_writes_it() {
+        for client in ["12", "012", "+12", " 12", "13", "", "x"] {
+            let client = HeaderValue::from_static(client);
+            assert_eq!(length_value(12, Some(&client)), "12", "{client:?}");
+        }
+        assert_eq!(length_value(0, None), "0");
+    }
+}

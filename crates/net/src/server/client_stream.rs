@@ -51,6 +51,8 @@ pub struct ClientStream {
     head: Option<Pin<Box<Sleep>>>,
     /// Bytes that were read to find the version, at most as many as the preface has.
     peeked: Vec<u8>,
+    /// The error behind these bytes, of the next read.
+    failed: Option<io::Error>,
     /// Present on an HTTP/2 connection.
     frames: Option<Box<FrameMeter>>,
     /// Some bytes may not be sent, so that a frame could be cut here.
@@ -74,6 +76,7 @@ impl ClientStream {
             heads: 0,
             head: Some(Box::pin(sleep(head_timeout))),
             peeked: Vec::new(),
+            failed: None,
             frames: None,
             unflushed: false,
         };
@@ -105,6 +108,9 @@ impl ClientStream {
     }
 
     fn poll_bytes(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
+        }
         if self.peeked.is_empty() {
             return Pin::new(&mut self.inner).poll_read(cx, buf);
         }
@@ -113,10 +119,11 @@ impl ClientStream {
         self.peeked.drain(..length);
         if self.peeked.is_empty() {
             self.peeked = Vec::new();
-            // In one read with what has arrived behind them: the HTTP layer doubles its buffer for
-            // the rest of a head that it got in part. A connection that is broken behind these bytes
-            // is still so at the next read.
-            let _ = Pin::new(&mut self.inner).poll_read(cx, buf);
+            // What follows joins these bytes: a second read would make the HTTP layer double its
+            // buffer.
+            if let Poll::Ready(Err(error)) = Pin::new(&mut self.inner).poll_read(cx, buf) {
+                self.failed = Some(error);
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -177,3 +177,28 @@ fn middle(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_the_upper_one_of_the_middle_values_of_any_number() {
+        for count in [
+            1,
+            2,
+            5,
+            MOST_ON_STACK - 1,
+            MOST_ON_STACK,
+            MOST_ON_STACK + 1,
+            500,
+        ] {
+            // In an order that is not theirs.
+            let values = (0..count).map(|at| (at * 7_919 % count) as f64);
+            let mut sorted: Vec<f64> = values.clone().collect();
+            sorted.sort_unstable_by(f64::total_cmp);
+            assert_eq!(median(values), sorted[count / 2], "{count}");
+        }
+        assert_eq!(median(std::iter::empty()), 0.0);
+    }
+}
