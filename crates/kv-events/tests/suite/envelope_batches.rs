@@ -231,7 +231,7 @@ fn a_masters_media_beyond_the_bound_are_one_that_is_cleared_with_the_others() {
     let told_apart = |at: usize| (at < 64).then(|| names[at].clone());
     for (seq, name) in (0..).zip(&names) {
         let sent = send(&mut store, seq, Some(name), stored(seq, name).change);
-        assert_eq!(sent, [told_apart(seq as usize)], "{name}");
+        assert_eq!(sent, [told_apart(usize::try_from(seq).unwrap())], "{name}");
     }
     let removed = StandardChange::Removed {
         seq_hashes: vec![165],
