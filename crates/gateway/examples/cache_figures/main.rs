@@ -1,5 +1,5 @@
 //! Prints the costs of cache-aware routing with their promised bounds, one figure per line:
-//! `cargo run --release -p gateway --example cache_figures`. Ends with 1 if a promise is not kept.
+//! `cargo run --release -p gateway --features redis-cache --example cache_figures`. Ends with 1 if a promise is not kept.
 //!
 //! Promises: contract CK79 to CK82. One thread, on whatever machine it runs on; times are the median of many rounds.
 
