@@ -23,7 +23,9 @@ import time
 
 from chats import Chats, text_of
 
-TICKS = os.sysconf("SC_CLK_TCK")
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+from processes import cpu_seconds, family
+
 ENGINES = 4
 BLOCK_TOKENS = 256
 # Longest time for one reply, for a program's start and for one target, in seconds.
@@ -65,35 +67,6 @@ class Program:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
         self.log.close()
-
-
-def family(root):
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = stat(name)
-            if fields:
-                parents[int(name)] = int(fields[1])
-    members, todo = [], [root]
-    while todo:
-        pid = todo.pop()
-        members.append(pid)
-        todo += [child for child, parent in parents.items() if parent == pid]
-    return members
-
-
-def stat(pid):
-    """Returns the fields of /proc/PID/stat after the name, or nothing if the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def cpu_seconds(pid):
-    fields = stat(pid)
-    return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
 
 def post(port, path, body):

@@ -28,7 +28,7 @@ const STALL: Duration = Duration::from_secs(30);
 pub struct ProtectedListener {
     /// The socket.
     pub listener: Arc<net::Listener>,
-    /// Who is admitted.
+    /// The token and the addresses that a request must have.
     pub access: Access,
 }
 

@@ -58,6 +58,23 @@ pub struct ConfigSource<'a> {
     pub check_url: CheckUrl,
 }
 
+impl<'a> ConfigSource<'a> {
+    /// Returns a file's text alone, under the name of the file in problems. URLs of workers are
+    /// taken as they are.
+    pub fn of_text(name: &'a str, text: &'a str) -> Self {
+        Self {
+            name,
+            text: Some(text),
+            env: &[],
+            own_env: &[],
+            overrides: &[],
+            left_out: &[],
+            more_workers: &[],
+            check_url: |url| Ok(url.to_owned()),
+        }
+    }
+}
+
 /// Builds settings from all sources. Precedence: flag, environment, file, default.
 ///
 /// # Errors

@@ -12,16 +12,7 @@ use response_cache::ResponseCache;
 
 fn refusal(keys: &str) -> String {
     let text = format!("response_cache: {{enabled: true, {keys}}}\n");
-    let source = config::ConfigSource {
-        name: "test.yaml",
-        text: Some(&text),
-        env: &[],
-        own_env: &[],
-        overrides: &[],
-        left_out: &[],
-        more_workers: &[],
-        check_url: |url| Ok(url.to_owned()),
-    };
+    let source = config::ConfigSource::of_text("test.yaml", &text);
     let settings = config::load(source)
         .unwrap_or_else(|problems| panic!("{problems:?}"))
         .response_cache;

@@ -43,15 +43,6 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 
 /// The settings of a configuration with these sections.
 fn settings(text: &str) -> Result<config::Settings, String> {
-    let source = config::ConfigSource {
-        name: "figures",
-        text: Some(text),
-        env: &[],
-        own_env: &[],
-        overrides: &[],
-        left_out: &[],
-        more_workers: &[],
-        check_url: |url| Ok(url.to_owned()),
-    };
+    let source = config::ConfigSource::of_text("figures", text);
     config::load(source).map_err(|problems| format!("{problems:?}"))
 }

@@ -118,15 +118,6 @@ fn fleet(settings: Settings, index: Arc<KvIndex>, registry: &mut Registry) -> Fl
 }
 
 fn settings(text: &str) -> Result<Settings, String> {
-    let source = ConfigSource {
-        name: "figures",
-        text: Some(text),
-        env: &[],
-        own_env: &[],
-        overrides: &[],
-        left_out: &[],
-        more_workers: &[],
-        check_url: |url| Ok(url.to_owned()),
-    };
+    let source = ConfigSource::of_text("figures", text);
     config::load(source).map_err(|problems| format!("{problems:?}"))
 }

@@ -351,16 +351,7 @@ async fn listing_engine() -> u16 {
 }
 
 fn settings(text: &str) -> Settings {
-    let source = ConfigSource {
-        name: "test",
-        text: Some(text),
-        env: &[],
-        own_env: &[],
-        overrides: &[],
-        left_out: &[],
-        more_workers: &[],
-        check_url: |url| Ok(url.to_owned()),
-    };
+    let source = ConfigSource::of_text("test", text);
     config::load(source).expect("a valid configuration")
 }
 

@@ -49,16 +49,7 @@ impl std::ops::Deref for StartedCache {
 /// The section `response_cache` with these keys, as in a file.
 fn settings(keys: &str) -> config::ResponseCacheSection {
     let text = format!("response_cache: {{{keys}}}\n");
-    let source = ConfigSource {
-        name: "test.yaml",
-        text: Some(&text),
-        env: &[],
-        own_env: &[],
-        overrides: &[],
-        left_out: &[],
-        more_workers: &[],
-        check_url: |url| Ok(url.to_owned()),
-    };
+    let source = ConfigSource::of_text("test.yaml", &text);
     config::load(source)
         .unwrap_or_else(|problems| panic!("{text}: {problems:?}"))
         .response_cache

@@ -31,16 +31,7 @@ pub(crate) fn engine(upstream: &Arc<FakeUpstream>) -> EngineTokenizer {
 
 /// A client of scripted workers, and of a fleet that has none.
 fn workers(upstream: &Arc<FakeUpstream>) -> WorkerClient {
-    let source = ConfigSource {
-        name: "test",
-        text: Some("{}"),
-        env: &[],
-        own_env: &[],
-        overrides: &[],
-        left_out: &[],
-        more_workers: &[],
-        check_url: |url| Ok(url.to_owned()),
-    };
+    let source = ConfigSource::of_text("test", "{}");
     let settings = config::load(source).expect("a valid configuration");
     let parts = FleetParts {
         config: FleetConfig::of(&settings),

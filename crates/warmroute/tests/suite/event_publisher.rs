@@ -1,12 +1,14 @@
 //! A publisher of KV events that a test writes, beside an engine without a publisher.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use kv_events::{
     frames,
     vllm::{self, EventEncoding, WireEvent, WireHash, WireStored},
 };
 use zmtp::{Pub, PubSettings};
+
+use crate::harness::{Program, RouterQueries as _};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -70,6 +72,40 @@ impl EventPublisher {
             .send(&frames::encode_live(topic.as_bytes(), self.next, payload));
         self.next += 1;
     }
+}
+
+/// A router by cached blocks before two engines that publish nothing: worker `a`, whose events are
+/// the publisher's, and worker `b` without any.
+pub(crate) struct PublishedWorker {
+    pub(crate) publisher: EventPublisher,
+    pub(crate) router: Program,
+    _engines: [Program; 2],
+}
+
+impl PublishedWorker {
+    pub(crate) async fn start() -> Self {
+        let publisher = EventPublisher::start().await;
+        let engines = [(); 2].map(|()| Program::engine(&["--no-kv-events", "--speed", "20"]));
+        let yaml = format!(
+            "workers:\n  - {{name: a, url: \"{}\", kv_events: {{endpoint: \"{}\"}}}}\n  - {{name: b, url: \"{}\", kv_events: {{source: none}}}}\n",
+            engines[0].url(),
+            publisher.endpoint(),
+            engines[1].url()
+        );
+        let router = Program::serve_with(&yaml, &[], &["--policy", "kv-aware"]).ready(2);
+        publisher.subscribed(1).await;
+        Self {
+            publisher,
+            router,
+            _engines: engines,
+        }
+    }
+}
+
+/// Returns a recorded batch.
+pub(crate) fn recorded(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events");
+    std::fs::read(folder.join(format!("{name}.msgpack"))).expect("the fixture exists")
 }
 
 /// Returns blocks of 16 tokens on a medium. The engine hash of the block behind `n` tokens of the

@@ -1,13 +1,11 @@
 //! LMCache publishes through the engine: its chunks of 256 tokens count as the engine's blocks.
 
-use std::path::Path;
-
 use contract_id::contract;
 use kv_events::vllm::{WireEvent, WireHash, WireRemoved};
 use serde_json::{Value, json};
 
 use crate::{
-    event_publisher::{EventPublisher, blocks, chunks},
+    event_publisher::{EventPublisher, PublishedWorker, blocks, chunks, recorded},
     harness::{Program, RawClient, RouterQueries, eventually},
 };
 
@@ -36,12 +34,6 @@ fn tiers(row: &Value) -> [u64; 3] {
     ["device", "host", "disk"].map(|tier| row["warm_tokens"][tier].as_u64().expect("tokens"))
 }
 
-/// A recorded batch.
-fn recorded(name: &str) -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events");
-    std::fs::read(folder.join(format!("{name}.msgpack"))).expect("the fixture exists")
-}
-
 fn removed(names: impl Iterator<Item = u64>, medium: &str) -> WireEvent {
     WireEvent::Removed(WireRemoved {
         hashes: names.map(WireHash::from).collect(),
@@ -52,16 +44,8 @@ fn removed(names: impl Iterator<Item = u64>, medium: &str) -> WireEvent {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("V17", "V47")]
 async fn chunks_of_lmcache_are_credited_to_the_next_request_as_host_memory() {
-    let mut publisher = EventPublisher::start().await;
-    let engines = [(); 2].map(|()| Program::engine(&["--no-kv-events", "--speed", "20"]));
-    let yaml = format!(
-        "workers:\n  - {{name: a, url: \"{}\", kv_events: {{endpoint: \"{}\"}}}}\n  - {{name: b, url: \"{}\", kv_events: {{source: none}}}}\n",
-        engines[0].url(),
-        publisher.endpoint(),
-        engines[1].url()
-    );
-    let router = Program::serve_with(&yaml, &[], &["--policy", "kv-aware"]).ready(2);
-    publisher.subscribed(1).await;
+    let workers = PublishedWorker::start().await;
+    let (mut publisher, router) = (workers.publisher, workers.router);
     let prompt = tokens();
     let ask = |headers: &[(&str, &str)]| {
         let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 2, "ignore_eos": true});

@@ -1,21 +1,13 @@
 //! Prompts of token ids with images: their blocks are those that the engine announced for the same
 //! images.
 
-use std::path::Path;
-
 use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    event_publisher::EventPublisher,
-    harness::{Program, RawClient, RouterQueries as _, eventually},
+    event_publisher::{PublishedWorker, recorded},
+    harness::{RawClient, RouterQueries as _, eventually},
 };
-
-/// A recorded batch: blocks of 16 tokens, 1 to 32, with an item from token 4 on and one from 25 on.
-fn recorded() -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events");
-    std::fs::read(folder.join("vllm_0_24_mm_extra_keys.msgpack")).expect("the fixture exists")
-}
 
 /// A request whose second item has this hash.
 fn body(second: &str) -> Value {
@@ -34,16 +26,8 @@ fn body(second: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("D2", "V6")]
 async fn a_prompt_with_images_finds_the_blocks_of_the_same_images_only() {
-    let mut publisher = EventPublisher::start().await;
-    let engines = [(); 2].map(|()| Program::engine(&["--no-kv-events", "--speed", "20"]));
-    let yaml = format!(
-        "workers:\n  - {{name: a, url: \"{}\", kv_events: {{endpoint: \"{}\"}}}}\n  - {{name: b, url: \"{}\", kv_events: {{source: none}}}}\n",
-        engines[0].url(),
-        publisher.endpoint(),
-        engines[1].url()
-    );
-    let router = Program::serve_with(&yaml, &[], &["--policy", "kv-aware"]).ready(2);
-    publisher.subscribed(1).await;
+    let workers = PublishedWorker::start().await;
+    let (mut publisher, router) = (workers.publisher, workers.router);
     let dry_run = |body: &Value| {
         let reply = RawClient::post(&router.data(), "/v1/route", body.to_string().as_bytes());
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -52,7 +36,8 @@ async fn a_prompt_with_images_finds_the_blocks_of_the_same_images_only() {
         let row = rows.iter().find(|row| row["target"]["worker"] == "a");
         row.expect("its row")["warm_tokens"]["device"].clone()
     };
-    publisher.publish_payload("", &recorded());
+    // Blocks of 16 tokens, 1 to 32, with an item from token 4 on and one from 25 on.
+    publisher.publish_payload("", &recorded("vllm_0_24_mm_extra_keys"));
     eventually("the blocks to be known", || {
         (dry_run(&body("77aa01b2c3")) == 32).then_some(())
     });

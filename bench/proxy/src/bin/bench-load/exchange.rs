@@ -12,7 +12,7 @@ use crate::Load;
 
 const MAX_HEADERS: usize = 64;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Of one read of a body: as a client with a buffer of this size.
+/// Most bytes of one read of a body, as in a client with a buffer of this size.
 const READ_BYTES: u64 = 16 * 1024;
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 

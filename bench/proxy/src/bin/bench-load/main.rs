@@ -35,7 +35,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Mode {
-    /// As fast as replies come.
+    /// Each request follows the reply before it at once.
     Closed {
         #[command(flatten)]
         load: LoadOptions,

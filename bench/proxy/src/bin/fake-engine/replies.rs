@@ -104,7 +104,8 @@ fn control(state: &EngineState, query: &str) -> Result<String> {
     Ok(format!("{{\"requests\":{requests:?}}}"))
 }
 
-/// As vLLM's: one token for each 4 bytes, so that equal beginnings have equal tokens.
+/// Answers in vLLM's form, with one token for each 4 bytes, so that equal beginnings have equal
+/// tokens.
 fn tokenize(body: &[u8]) -> Vec<u8> {
     let start = memmem::find(body, b"\"content\"").or_else(|| memmem::find(body, b"\"prompt\""));
     let ids: Vec<u32> = body[start.unwrap_or(0)..].chunks(4).map(token).collect();
