@@ -44,7 +44,8 @@ pub use kv_events::{Codec, StreamState};
 #[cfg(feature = "nats")]
 pub use nats::{
     NatsCredentials, NatsCredentialsError, NatsEndpoint, NatsEndpointError, NatsRelay, NatsServer,
-    NatsSource, NatsSpec, NatsSubject, RelayCounts, RelayError, RelayNotice, RelaySpec,
+    NatsServerError, NatsSource, NatsSpec, NatsSubject, RelayCounts, RelayError, RelayNotice,
+    RelaySpec,
 };
 pub use poll::{PollSource, PollSpec};
 pub use report::{IgnoredCounts, SourceCounters};

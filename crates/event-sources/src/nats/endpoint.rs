@@ -2,26 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-use net::{Address, WorkerUrl, WorkerUrlError};
+use nats_client::{NatsServer, NatsServerError};
 
-/// Default port of NATS servers.
-const PORT: u16 = 4222;
 /// Longest subject, bytes.
 const MAX_SUBJECT: usize = 256;
-
-/// A NATS server: `nats://host:port`, or `tls://host:port` where the connection must be encrypted.
-///
-/// ```
-/// let server: event_sources::NatsServer = "tls://bus.example:4443".parse()?;
-/// assert!(server.is_tls());
-/// assert_eq!("nats://bus".parse::<event_sources::NatsServer>()?.to_string(), "nats://bus:4222");
-/// # Ok::<(), event_sources::NatsEndpointError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NatsServer {
-    url: WorkerUrl,
-    tls: bool,
-}
 
 /// A subject: tokens of letters, digits, `-` and `_` with dots between them, and no wildcards.
 ///
@@ -48,23 +32,12 @@ pub struct NatsEndpoint {
     subject: NatsSubject,
 }
 
-/// Why a text is not a server, subject or endpoint.
+/// Why a text is not a subject or endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NatsEndpointError {
-    /// Another scheme, or none.
-    #[error("nats url has the scheme {scheme:?}: use nats or tls, as in nats://host:4222")]
-    Scheme {
-        /// The text before `://`; empty without one.
-        scheme: String,
-    },
-    /// A server with a path behind the port.
-    #[error(
-        "nats url has the path {path:?}: give only scheme, host and port here, as in nats://host:4222"
-    )]
-    Path {
-        /// The path.
-        path: String,
-    },
+    /// An invalid server.
+    #[error(transparent)]
+    Server(#[from] NatsServerError),
     /// An endpoint without a subject behind the port.
     #[error(
         "nats endpoint names no subject: add it behind the server, as in nats://host:4222/kv.engine-0"
@@ -80,65 +53,6 @@ pub enum NatsEndpointError {
         /// The problem.
         trouble: &'static str,
     },
-    /// Any other error in the server.
-    #[error("nats url: {0}")]
-    Url(#[from] WorkerUrlError),
-}
-
-impl NatsServer {
-    /// Returns whether the connection must be encrypted.
-    pub fn is_tls(&self) -> bool {
-        self.tls
-    }
-
-    pub(crate) fn address(&self) -> Address {
-        self.url.address()
-    }
-
-    pub(crate) fn scheme(&self) -> &'static str {
-        if self.tls { "tls" } else { "nats" }
-    }
-}
-
-impl fmt::Display for NatsServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme(), self.address())
-    }
-}
-
-impl FromStr for NatsServer {
-    type Err = NatsEndpointError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Without a scheme, the text before a colon may be a password, so it is not repeated.
-        let (scheme, address) = text.split_once("://").unwrap_or(("", text));
-        let tls = match scheme.to_ascii_lowercase().as_str() {
-            "nats" => false,
-            "tls" => true,
-            other => {
-                return Err(NatsEndpointError::Scheme {
-                    scheme: other.chars().take(20).collect(),
-                });
-            }
-        };
-        let address = address.strip_suffix('/').unwrap_or(address);
-        if let Some((_, path)) = address.split_once('/') {
-            return Err(NatsEndpointError::Path {
-                path: path.chars().take(80).collect(),
-            });
-        }
-        let after_brackets = address.rsplit(']').next().unwrap_or(address);
-        let port = if after_brackets.contains(':') {
-            String::new()
-        } else {
-            format!(":{PORT}")
-        };
-        // Uses the one strict parser of hosts and ports for connection targets.
-        Ok(Self {
-            url: format!("http://{address}{port}").parse()?,
-            tls,
-        })
-    }
 }
 
 impl NatsSubject {

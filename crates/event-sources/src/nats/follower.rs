@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use kv_events::Input;
+use nats_client::{ConnectionEvent, NatsConnection, backoff};
 use net::Clock;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use super::{
-    NatsSpec, backoff,
-    dial::{ConnectionEvent, NatsConnection},
+    NatsSpec,
     relay_liveness::RelayLiveness,
     request::NatsRequester,
     subscription_queue::{QueuedMessage, SubscriptionQueue, SubscriptionQueueSettings, WhenFull},

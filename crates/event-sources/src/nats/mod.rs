@@ -22,7 +22,7 @@
 //! whenever the subject was quiet for a while. Inboxes start with `_INBOX.`; answers go nowhere
 //! else, or any client that may send requests could make the relay publish on any subject.
 //!
-//! Each NATS connection is one client of `async-nats`, which is dropped with it: the next one
+//! Each NATS connection is one client (`nats-client`), which is dropped with it: the next one
 //! resolves the host anew, has its address checked, and starts with the first message of the reader
 //! or the relay.
 //!
@@ -32,9 +32,6 @@
 //! messages and bytes; messages that do not fit are dropped and counted, and a missing number or a
 //! note makes the reader request a replay.
 
-mod backoff;
-mod credentials;
-mod dial;
 mod endpoint;
 mod follower;
 mod relay;
@@ -44,8 +41,8 @@ mod source;
 mod subscription_queue;
 mod wire;
 
-pub use credentials::{NatsCredentials, NatsCredentialsError};
-pub use endpoint::{NatsEndpoint, NatsEndpointError, NatsServer, NatsSubject};
+pub use endpoint::{NatsEndpoint, NatsEndpointError, NatsSubject};
+pub use nats_client::{NatsCredentials, NatsCredentialsError, NatsServer, NatsServerError};
 pub use relay::{NatsRelay, RelayCounts, RelayError, RelayNotice, RelaySpec};
 pub(crate) use request::NatsRequestError;
 pub use source::{NatsSource, NatsSpec};

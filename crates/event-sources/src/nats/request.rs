@@ -175,7 +175,7 @@ impl NatsRequester {
 }
 
 #[cfg(test)]
-#[path = "../../tests/nats_server/mod.rs"]
+#[path = "../../../nats-client/tests/nats_server/mod.rs"]
 mod nats_server;
 
 #[cfg(test)]

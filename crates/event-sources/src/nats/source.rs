@@ -4,14 +4,10 @@ use std::sync::Arc;
 
 use kv_blocks::Target;
 use kv_index::KvIndex;
+use nats_client::{NatsConnection, NatsDialer};
 use net::{Clock, TrustRoots};
 
-use super::{
-    NatsCredentials, NatsEndpoint,
-    dial::{NatsConnection, NatsDialer},
-    follower::NatsFollower,
-    request::NatsRequester,
-};
+use super::{NatsCredentials, NatsEndpoint, follower::NatsFollower, request::NatsRequester};
 use crate::{
     BlockSink, EventDefaults, SourceHandle, SourceSettings, handle::SourceInfo, replay::AHEAD,
     stream_driver::DriverSpec,

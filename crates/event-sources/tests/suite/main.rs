@@ -5,7 +5,7 @@
 #[path = "../engine/mod.rs"]
 mod engine;
 #[cfg(feature = "nats")]
-#[path = "../nats_server/mod.rs"]
+#[path = "../../../nats-client/tests/nats_server/mod.rs"]
 mod nats_server;
 mod recording;
 #[cfg(feature = "nats")]

@@ -9,7 +9,7 @@ mod event_publisher;
 #[path = "../harness/mod.rs"]
 mod harness;
 #[cfg(feature = "nats")]
-#[path = "../../../event-sources/tests/nats_server/mod.rs"]
+#[path = "../../../nats-client/tests/nats_server/mod.rs"]
 mod nats_server;
 mod prefix_stream;
 #[path = "../../../redis-store/tests/redis_server/mod.rs"]

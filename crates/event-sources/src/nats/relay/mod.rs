@@ -20,6 +20,7 @@ use std::{
 use async_nats::{Client, client::PublishErrorKind};
 use bytes::Bytes;
 use kv_events::frames;
+use nats_client::{ConnectionEvent, NatsConnection, NatsDialer, backoff};
 use net::{Clock, Destinations, ListenError, TrustRoots};
 use parking_lot::Mutex;
 use tokio::{
@@ -32,8 +33,7 @@ pub use notice::RelayNotice;
 use outbox::{Outbox, OutboxItem};
 
 use super::{
-    NatsCredentials, NatsEndpoint, backoff,
-    dial::{ConnectionEvent, NatsConnection, NatsDialer},
+    NatsCredentials, NatsEndpoint,
     wire::{self, EngineLinkNote},
 };
 

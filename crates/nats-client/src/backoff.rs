@@ -14,12 +14,12 @@ const GOOD: Duration = Duration::from_secs(5);
 const JITTER: f64 = 0.5;
 
 /// Returns the waits of one reader or relay.
-pub(crate) fn reconnects() -> Backoff {
+pub fn reconnects() -> Backoff {
     Backoff::new(FIRST, LONGEST).reset_after(GOOD)
 }
 
 /// Returns the wait after a connection of this length (zero: it could not be made).
-pub(crate) fn wait(backoff: &mut Backoff, lasted: Duration, chance: f64) -> Duration {
+pub fn wait(backoff: &mut Backoff, lasted: Duration, chance: f64) -> Duration {
     jittered(backoff.after(lasted), JITTER, chance)
 }
 

@@ -17,9 +17,10 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval, timeout},
 };
 
-use super::{NatsCredentials, NatsServer};
-use crate::follower::TICK;
+use crate::{NatsCredentials, NatsServer};
 
+/// Interval of checks of the connection's state.
+const TICK: Duration = Duration::from_millis(250);
 /// Time limit for connection, encryption and greeting with one address.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Time limit for the name and all its addresses together.
@@ -32,9 +33,10 @@ const ARRIVALS: usize = 65_536;
 /// Publications on their way to the socket. When full, publishers wait.
 const DEPARTURES: usize = 64;
 
-/// Reasons for a failed connection.
+/// Reasons for a failed connection. Each message names the server and the next step.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DialError {
+#[expect(missing_docs, reason = "each message explains its fields")]
+pub enum DialError {
     #[error("{server} cannot be found ({source}): check its name")]
     Name {
         server: NatsServer,
@@ -68,18 +70,24 @@ pub(crate) enum DialError {
 
 /// The settings of a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct NatsDialer {
-    pub(crate) server: NatsServer,
-    pub(crate) credentials: Option<NatsCredentials>,
-    pub(crate) trust: Option<TrustRoots>,
-    pub(crate) destinations: Destinations,
+pub struct NatsDialer {
+    /// The server.
+    pub server: NatsServer,
+    /// Credentials for it.
+    pub credentials: Option<NatsCredentials>,
+    /// Trusted certificate authorities for an encrypted connection; `None`: those of this machine.
+    pub trust: Option<TrustRoots>,
+    /// Addresses that the connection may go to.
+    pub destinations: Destinations,
     /// The client name that the server displays.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 /// An open connection. Dropping it, with every object made from its client, closes it.
-pub(crate) struct NatsConnection {
-    pub(crate) client: Client,
+#[derive(Debug)]
+pub struct NatsConnection {
+    /// The client, for this connection only.
+    pub client: Client,
     /// Bounded: an event that does not fit is not needed, since the connection's state is checked
     /// too.
     events: mpsc::Receiver<Event>,
@@ -88,7 +96,7 @@ pub(crate) struct NatsConnection {
 
 /// Events of a connection.
 #[derive(Debug)]
-pub(crate) enum ConnectionEvent {
+pub enum ConnectionEvent {
     /// An error of the server that does not end the connection.
     Fault(String),
     /// The end of the connection.
@@ -96,7 +104,8 @@ pub(crate) enum ConnectionEvent {
 }
 
 impl NatsDialer {
-    pub(crate) async fn open(&self) -> Result<NatsConnection, DialError> {
+    /// Opens one connection; the caller repeats it after its end.
+    pub async fn open(&self) -> Result<NatsConnection, DialError> {
         let slow = |_| DialError::Slow {
             server: self.server.clone(),
             limit: OPENING,
@@ -216,7 +225,7 @@ impl NatsDialer {
 impl NatsConnection {
     /// Returns the next event of the connection; nothing follows [`ConnectionEvent::Down`].
     /// Cancel-safe.
-    pub(crate) async fn next(&mut self) -> ConnectionEvent {
+    pub async fn next(&mut self) -> ConnectionEvent {
         loop {
             let event = tokio::select! {
                 event = self.events.recv() => event,

@@ -26,8 +26,18 @@ pub(crate) struct NatsServer {
 
 impl NatsServer {
     pub(crate) fn start(flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Self::start_in(tempfile::tempdir().unwrap(), flags)
+    }
+
+    /// Starts one with JetStream, whose store outlives a [`NatsServer::kill`].
+    pub(crate) fn start_with_store() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let store = folder.path().join("store").display().to_string();
+        Self::start_in(folder, vec!["-js".to_owned(), "-sd".to_owned(), store])
+    }
+
+    fn start_in(folder: TempDir, flags: Vec<String>) -> Self {
         let port = ReservedPort::new();
         let child = spawn(folder.path(), &flags, &port);
         let mut server = Self {
