@@ -1,7 +1,7 @@
 //! Batches from the live socket.
 
 use super::{
-    Action, Sequencer, digest,
+    Action, Sequencer,
     phase::{BatchDisposition, GapAction, Purpose, SequencerPhase},
 };
 
@@ -108,7 +108,7 @@ impl Sequencer {
         let Some(last) = self.last.filter(|_| self.returning) else {
             return false;
         };
-        seq == 0 || seq < last.seq || (seq == last.seq && digest(payload) != last.digest)
+        seq == 0 || seq < last.seq || last.is_contradicted_by(seq, payload)
     }
 
     /// Takes the queued live batches, until one of them is behind a gap that a replay may fill;

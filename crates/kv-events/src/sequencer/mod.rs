@@ -30,15 +30,13 @@ mod phase;
 mod replaying;
 mod report;
 
-use std::hash::{DefaultHasher, Hasher};
-
-use kv_blocks::Moment;
+use kv_blocks::{Moment, StreamPosition};
 
 use batches::Batches;
 pub use counts::{EventKindCounts, SequencerCounts};
 pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
 use pending::PendingQueue;
-use phase::{Purpose, ReplayProgress, ReplayRetry, SequencerPhase, StreamPosition};
+use phase::{Purpose, ReplayProgress, ReplayRetry, SequencerPhase};
 
 /// The state machine of one stream.
 #[derive(Debug)]
@@ -200,10 +198,7 @@ impl Sequencer {
     }
 
     fn apply(&mut self, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
-        self.last = Some(StreamPosition {
-            seq,
-            digest: digest(payload),
-        });
+        self.last = Some(StreamPosition::of(seq, payload));
         self.batches.apply(payload, actions);
         if self
             .repeated_until
@@ -213,10 +208,4 @@ impl Sequencer {
             actions.push(Action::Loss);
         }
     }
-}
-
-fn digest(payload: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(payload);
-    hasher.finish()
 }

@@ -44,13 +44,6 @@ pub(super) enum Purpose {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StreamPosition {
-    pub(super) seq: u64,
-    /// Digest of the payload, which identifies the publisher's life.
-    pub(super) digest: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
 pub(super) struct ReplayRetry {
     pub(super) at: Moment,
     pause: Duration,

@@ -12,7 +12,7 @@
 
 use kv_blocks::Moment;
 
-use super::{Action, Purpose, ReplayProgress, ReplayRetry, Sequencer, SequencerPhase, digest};
+use super::{Action, Purpose, ReplayProgress, ReplayRetry, Sequencer, SequencerPhase};
 
 /// Length in batches from which on an answer may have lost some. A queue that overflowed has
 /// delivered its first 1000 or so before; the margin allows for publishers with a smaller one.
@@ -33,7 +33,7 @@ impl Sequencer {
                 if last.is_some_and(|last| seq < last.seq) {
                     return;
                 }
-                if last.is_some_and(|last| seq == last.seq && digest(payload) != last.digest) {
+                if last.is_some_and(|last| last.is_contradicted_by(seq, payload)) {
                     return self.begin_epoch(actions);
                 }
             }
@@ -43,7 +43,7 @@ impl Sequencer {
         }
         if self
             .repeated_until
-            .is_some_and(|until| seq == until.seq && digest(payload) != until.digest)
+            .is_some_and(|until| until.is_contradicted_by(seq, payload))
         {
             return self.begin_epoch(actions);
         }
