@@ -38,6 +38,8 @@ impl TimeMean {
 #[derive(Debug)]
 pub(crate) struct TargetAccount {
     in_flight: u32,
+    /// Requests in flight of other replicas.
+    peer_in_flight: u32,
     prefills: PrefillQueue,
     decode_sequences: u32,
     decode_tokens: u64,
@@ -55,6 +57,7 @@ impl Default for TargetAccount {
     fn default() -> Self {
         Self {
             in_flight: 0,
+            peer_in_flight: 0,
             prefills: PrefillQueue::default(),
             decode_sequences: 0,
             decode_tokens: 0,
@@ -116,6 +119,11 @@ impl TargetAccount {
         self.blocks -= blocks;
     }
 
+    /// Records that one more, or one less, of the counted reservations is a peer's.
+    pub(super) fn peer_in_flight_mut(&mut self) -> &mut u32 {
+        &mut self.peer_in_flight
+    }
+
     /// Returns whether the worker was removed and nothing is in flight any more.
     pub(super) fn is_removable(&self) -> bool {
         self.forgotten && self.in_flight == 0
@@ -127,6 +135,7 @@ impl TargetAccount {
             queued_prefill_tokens: self.prefills.tokens(),
             decode_sequences: self.decode_sequences,
             decode_blocks: self.blocks,
+            peer_in_flight: self.peer_in_flight,
         }
     }
 
