@@ -4,9 +4,11 @@ mod error;
 mod features;
 mod listeners;
 mod redis;
+mod replicas;
 
 use std::{sync::Arc, time::Duration};
 
+use ::replicas::Replicas;
 use admin::{
     AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
     ShutdownParts, Takeover, Token,
@@ -32,8 +34,8 @@ use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::Recei
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::error::StartError;
-use self::listeners::BoundListeners;
 pub(crate) use self::listeners::ListenAddresses;
+use self::{listeners::BoundListeners, replicas::ReplicaNeighbours};
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
@@ -74,6 +76,7 @@ pub(crate) struct RunningRouter {
     gateway: Arc<CurrentGateway>,
     tasks: RouterTasks,
     lmcache: Option<Arc<Controller>>,
+    replicas: Arc<Replicas>,
     cache: Arc<ResponseCache>,
 }
 
@@ -202,10 +205,8 @@ async fn start_on(
     let lmcache = (settings.routing.lmcache.as_ref())
         .and_then(|section| Controller::start(section, &mut registry))
         .map(Arc::new);
-    let log = settings
-        .decisions
-        .log
-        .map(|log| DecisionLog::new(log, &mut registry));
+    let log = (settings.decisions.log).map(|log| DecisionLog::new(log, &mut registry));
+    let notes = replicas::notes(&in_force);
     let gateway = CurrentGateway::new(Gateway::new(
         GatewayParts {
             fleet: Arc::clone(&fleet),
@@ -221,6 +222,7 @@ async fn start_on(
             cache: Arc::clone(&cache),
             lmcache: lmcache.clone(),
             tokens,
+            peers: notes.clone(),
             clock,
             keys: extras.keys,
             process: from_settings::process_limits(&in_force),
@@ -228,6 +230,17 @@ async fn start_on(
         &in_force,
         &mut registry,
     ));
+    let neighbours = ReplicaNeighbours {
+        fleet: Arc::clone(&fleet),
+        router: Arc::clone(&router),
+        index: Arc::clone(&index),
+        gateway: Arc::clone(&gateway),
+        notes,
+        #[cfg(feature = "nats")]
+        bus: replicas::bus(&in_force, clock)?,
+        clock,
+    };
+    let replicas = replicas::start(&in_force, &addresses, neighbours, &mut registry)?;
     let indexer = Indexer::start(IndexerParts {
         index: Arc::clone(&index),
         scheme,
@@ -258,13 +271,10 @@ async fn start_on(
         },
         parity,
         prefix_counters,
+        replicas: Arc::clone(&replicas),
         cache: Arc::clone(&cache),
         control: Arc::clone(&live) as Arc<dyn Control>,
-        metrics: MetricsPage {
-            registry: Arc::new(RwLock::new(registry)),
-            features: &features::BUILT,
-            served: serve_metrics,
-        },
+        metrics: metrics_page(registry, serve_metrics),
         shutdown: ShutdownParts {
             drain: drain(&draining, &gateway),
             takeover: takeover(&handing),
@@ -300,6 +310,7 @@ async fn start_on(
         draining,
         handing,
         lmcache,
+        replicas,
         cache,
     };
     Ok((running, gateway))
@@ -313,6 +324,15 @@ fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
     log_queue::register(&mut registry);
     let stall_task = stall_watch::start(clock, &mut registry);
     (registry, stall_task)
+}
+
+/// Returns the page of all metrics that were registered.
+fn metrics_page(registry: Registry, served: bool) -> MetricsPage {
+    MetricsPage {
+        registry: Arc::new(RwLock::new(registry)),
+        features: &features::BUILT,
+        served,
+    }
 }
 
 /// Returns the callback that hands the listening sockets to another process.
@@ -370,6 +390,8 @@ impl RunningRouter {
         self.tasks.watch.abort();
         self.tasks.stall.abort();
         self.tasks.data.abort();
+        // The peers read the last message from the admin listener.
+        self.replicas.stop().await;
         self.stop.admin.send_replace(true);
         self.stop.sinks.send_replace(true);
         if let Some(probes) = self.probes.into_inner() {

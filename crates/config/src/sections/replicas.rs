@@ -1,6 +1,6 @@
-//! Section `replicas`: routers that share state. In this version each router runs by itself.
+//! Section `replicas`: routers that share state.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use settings::{ValueKind, kinds::int};
 
@@ -8,25 +8,31 @@ settings::section! {
     /// Section `replicas`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ReplicasSection {
-        /// Sharing of state between the routers of a fleet. `none`: each router has its own state.
+        /// How the routers of a fleet share state. `none`: each router has its own; `nats`: over a
+        /// NATS server; `peers`: they reach each other's admin listeners.
         mode: ReplicaMode = "none", restart;
         /// Routers with the same namespace and component share state.
-        namespace: String = "warmroute", later;
+        namespace: String = "warmroute", restart;
         /// Second part of the name under which routers share state.
-        component: String = "router", later;
+        component: String = "router", restart;
         /// NATS stream that the routers share.
         nats: ReplicaStream, live;
-        /// The other routers.
-        peers: Vec<String> = "[]", later;
-        /// Report the load of running requests to the other routers (`--router-replica-sync`).
-        load_sync: bool = "false", later;
+        /// The other routers, for mode `peers`: URLs of admin listeners (`http://host:9191`), or
+        /// `dns:NAME:PORT` for every address of a name. Own addresses may be among them.
+        peers: Vec<String> = "[]", restart;
+        /// File of certificate authorities that are trusted for `https` peers beside those of the
+        /// system, PEM.
+        ca: Option<PathBuf> = "~", restart;
+        /// Share the load of running requests with the other routers (`--router-replica-sync`).
+        load_sync: bool = "false", restart;
         /// Discard the stream and the snapshot of earlier runs at the start
         /// (`--router-reset-states`). A single router has neither.
         reset_states: bool = "false", restart;
-        /// Interval between comparisons of the routers' states.
-        digest_interval: Duration = "1s", later;
-        /// Time without a message after which a router counts as gone.
-        peer_ttl: Duration = "15s", later;
+        /// Interval at which routers compare the digests of their load.
+        digest_interval: Duration = "1s" in ValueKind::Duration { least: Duration::from_millis(100) },
+            restart;
+        /// Time without a message after which a router counts as gone, and its load with it.
+        peer_ttl: Duration = "15s" in ValueKind::Duration { least: Duration::from_secs(1) }, restart;
     }
 }
 
@@ -35,7 +41,7 @@ settings::section! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ReplicaStream {
         /// URL of the NATS server.
-        url: Option<String> = "~" in ValueKind::Stream(&["nats", "tls"]), later;
+        url: Option<String> = "~" in ValueKind::Stream(&["nats", "tls"]), restart;
         /// Name of the event stream.
         stream: String = "warmroute-kv", later;
         /// Retention time of events in the stream.
@@ -52,6 +58,9 @@ settings::words! {
     pub enum ReplicaMode {
         /// Each learns for itself.
         Alone = "none",
+        /// They share a NATS server.
+        Nats = "nats",
+        /// They reach each other over HTTP.
+        Peers = "peers",
     }
-    later "nats", "peers";
 }

@@ -368,8 +368,6 @@ fn a_key_of_a_later_version_accepts_only_its_default() {
         ),
         ("circuit_breaker: {sweep: 1s}", "circuit_breaker.sweep"),
         ("metrics: {exemplars: false}", "metrics.exemplars"),
-        ("replicas: {mode: nats}", "replicas.mode"),
-        ("replicas: {load_sync: true}", "replicas.load_sync"),
         (
             "replicas: {nats: {snapshot_threshold: 5}}",
             "replicas.nats.snapshot_threshold",
@@ -396,7 +394,6 @@ fn a_value_of_a_later_version_is_rejected_with_the_supported_ones() {
          xxh3, fnv1a"
     );
     for (text, word) in [
-        ("replicas: {mode: nats}", "nats"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
     ] {

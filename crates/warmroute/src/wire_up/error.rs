@@ -17,6 +17,11 @@ pub(crate) enum StartError {
     Fleet(#[from] fleet::FleetStartError),
     /// The store of the response cache cannot be opened.
     Cache(#[from] response_cache::CacheStartError),
+    /// The address of the bus is none.
+    #[cfg(feature = "nats")]
+    Bus(#[from] nats_client::NatsServerError),
+    /// The exchange with other routers cannot be started.
+    Replicas(#[from] ::replicas::ReplicaStartError),
     /// Traces cannot be exported.
     Traces(#[from] otlp::ExporterError),
     /// The certificate of a listener cannot be used.

@@ -218,12 +218,6 @@ fn replica_settings_are_off_and_refused_where_not_built() {
     ];
     for (flag, key, value, message) in [
         (
-            vec!["--router-replica-sync"],
-            "replicas.load_sync",
-            "true",
-            "not built yet",
-        ),
-        (
             vec!["--router-snapshot-threshold", "5"],
             "replicas.nats.snapshot_threshold",
             "5",
