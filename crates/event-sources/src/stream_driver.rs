@@ -4,7 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use kv_blocks::{IndexUpdate, Moment, NamedBlocks, StoredBlocks, Target, Tier};
+use kv_blocks::{
+    BlockSize, IndexUpdate, Moment, NamedBlocks, StoredBlocks, StreamPosition, Target, Tier,
+};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState, frames,
     standard::{EventRejection, StandardChange, StreamOutput},
@@ -46,6 +48,16 @@ pub(crate) struct StreamDriver {
     other_block_size: u64,
     lag_ms: Option<f64>,
     last_error: Option<String>,
+    saved: SavedPart,
+}
+
+/// What snapshots of the index have of a stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct SavedPart {
+    /// The position that the sink knows.
+    position: Option<StreamPosition>,
+    /// Tokens per block of the blocks from an earlier process: no event repeats it.
+    block_size: Option<u32>,
 }
 
 impl StreamDriver {
@@ -63,6 +75,7 @@ impl StreamDriver {
             other_block_size: 0,
             lag_ms: None,
             last_error: None,
+            saved: SavedPart::default(),
         }
     }
 
@@ -116,17 +129,38 @@ impl StreamDriver {
                 Action::Apply(update) => self.apply(update, None),
                 Action::ApplyLabelled { update, label } => self.apply(update, Some(&*label)),
                 Action::Envelope(output) => self.envelope(&output),
-                Action::Clear => self.sink.clear(self.spec.target),
+                Action::Clear => {
+                    self.saved.block_size = None;
+                    self.sink.clear(self.spec.target);
+                }
                 Action::Loss => self.sink.mark_loss(self.spec.target),
+                Action::Confirm => self.confirm(),
                 Action::RequestReplay { from } => requested = Some(from),
             }
         }
+        self.note_position();
         let errors = self.sequencer.counts().decode_errors - before;
         if errors > 0 {
             self.last_error = self.sequencer.last_error().map(str::to_owned);
             self.judge(errors);
         }
         requested.filter(|_| !self.is_quarantined())
+    }
+
+    fn confirm(&mut self) {
+        tracing::info!(worker = %self.spec.worker, endpoint = %self.spec.endpoint,
+            "event stream continues where the snapshot of the index ends: its blocks are kept");
+        let size = self.sink.confirm(self.spec.target);
+        self.saved.block_size = size.map(BlockSize::tokens);
+    }
+
+    /// Records up to which batch the sink has all updates.
+    fn note_position(&mut self) {
+        let position = self.sequencer.position();
+        if self.saved.position != position {
+            self.saved.position = position;
+            self.sink.note_position(self.spec.target, position);
+        }
     }
 
     fn envelope(&mut self, output: &StreamOutput) {
@@ -186,6 +220,9 @@ impl StreamDriver {
         self.sink.clear(self.spec.target);
         self.past = self.past.combined_with(&self.sequencer);
         self.past_epochs += self.sequencer.epoch();
+        // What it was to resume is cleared.
+        self.spec.sequencer.resume = None;
+        self.saved = SavedPart::default();
         self.sequencer = Sequencer::new(self.spec.sequencer.clone());
         self.connected_at = None;
     }
@@ -235,7 +272,7 @@ impl StreamDriver {
             lag_events: self.sequencer.lag_events(),
             lag_ms: self.lag_ms,
             last_event_at: self.sequencer.last_event_at(),
-            block_size: self.sequencer.announced_block_size(),
+            block_size: (self.sequencer.announced_block_size()).or(self.saved.block_size),
             rank: self.sequencer.announced_rank(),
             other_block_size: self.other_block_size,
             last_error: self.last_error.clone(),

@@ -39,6 +39,7 @@ use self::{listeners::BoundListeners, replicas::ReplicaNeighbours};
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
+    index_snapshot::IndexSnapshots,
     live::{self, LiveConfig, SourceTexts},
     log_queue, stall_watch,
     takeover::{self, InheritedSockets, SocketHandover},
@@ -78,11 +79,12 @@ pub(crate) struct RunningRouter {
     lmcache: Option<Arc<Controller>>,
     replicas: Arc<Replicas>,
     cache: Arc<ResponseCache>,
+    snapshots: Option<Arc<IndexSnapshots>>,
 }
 
 /// The signals that end tasks in an orderly way.
 struct StopSignals {
-    /// The decision log and the exporter of spans.
+    /// The decision log, the exporter of spans and the saves of the index.
     sinks: watch::Sender<bool>,
     admin: watch::Sender<bool>,
 }
@@ -95,6 +97,7 @@ struct RouterTasks {
     admin: JoinHandle<()>,
     log: Option<JoinHandle<()>>,
     spans: Option<JoinHandle<()>>,
+    snapshots: Option<JoinHandle<()>>,
 }
 
 /// Binds every listener, or takes them over from the running process, then starts everything behind
@@ -184,6 +187,11 @@ async fn start_on(
     let (serve_metrics, requires_key) = (settings.metrics.enabled, extras.keys.required());
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
+    let snapshots = IndexSnapshots::new(&settings.kv_events.snapshot, &index, clock, &mut registry);
+    let earlier = match &snapshots {
+        Some(snapshots) => snapshots.load().await,
+        None => Vec::new(),
+    };
     let fleet = Arc::new(Fleet::start(
         FleetParts {
             config: FleetConfig::of(&settings),
@@ -194,6 +202,7 @@ async fn start_on(
             hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
             index: Arc::clone(&index),
             scheme,
+            earlier,
             clock,
             on_verdict: extras.on_verdict,
         },
@@ -288,7 +297,13 @@ async fn start_on(
     if is_takeover {
         wait_for_first_probes(&live, &fleet).await;
     }
+    if let Some(snapshots) = &snapshots {
+        snapshots.wait_for_proofs().await;
+    }
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
+    let saving = snapshots
+        .clone()
+        .map(|snapshots| runtime::spawn(snapshots.run(Arc::clone(&fleet), sinks_stopped.clone())));
     let running = RunningRouter {
         addresses,
         probes: Mutex::new(None),
@@ -305,6 +320,7 @@ async fn start_on(
             data: runtime::spawn(Arc::clone(&draining).carry(listening)),
             log: log.map(|log| runtime::spawn(log.write(sinks_stopped.clone()))),
             spans: exporter.map(|exporter| runtime::spawn(exporter.run(sinks_stopped))),
+            snapshots: saving,
             admin: runtime::spawn(admin::serve(parts, operators, admin_stopped)),
         },
         draining,
@@ -312,6 +328,7 @@ async fn start_on(
         lmcache,
         replicas,
         cache,
+        snapshots,
     };
     Ok((running, gateway))
 }
@@ -397,13 +414,20 @@ impl RunningRouter {
         if let Some(probes) = self.probes.into_inner() {
             probes.stop().await;
         }
+        let workers = self.fleet.numbered_workers();
         self.fleet.stop().await;
+        let handed_over = *self.handing.done().borrow();
+        // After a take-over the file belongs to the other process.
+        if let Some(snapshots) = self.snapshots.filter(|_| !handed_over) {
+            snapshots.save(workers).await;
+        }
         self.cache.stop().await;
         if let Some(controller) = self.lmcache {
             controller.stop().await;
         }
         let _ = tokio::time::timeout(Duration::from_secs(5), self.tasks.admin).await;
-        for sink in [self.tasks.log, self.tasks.spans].into_iter().flatten() {
+        let tasks = [self.tasks.log, self.tasks.spans, self.tasks.snapshots];
+        for sink in tasks.into_iter().flatten() {
             let _ = tokio::time::timeout(Duration::from_secs(5), sink).await;
         }
     }

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use kv_blocks::{DpRank, HashScheme, Namespace, PromptIdentity, Target, WorkerId};
+use kv_blocks::{DpRank, HashScheme, Namespace, PromptIdentity, StreamPosition, Target, WorkerId};
 
 use super::{
     MemberRecord, NamespaceRecord, RecordCounts, SnapshotContent, SnapshotError, TargetRecord,
@@ -146,6 +146,7 @@ impl SnapshotReader {
             rank: DpRank(page.u32()?),
         };
         let model: Option<Arc<str>> = page.optional_text()?;
+        let block_size = page.optional_block_size()?;
         // Collecting stops with the page, whatever the number.
         let block_sizes = (0..page.u32()?)
             .map(|_| page.block_size())
@@ -155,6 +156,14 @@ impl SnapshotReader {
                 group: page.u32()?,
                 common: page.flag()?,
                 proven: page.flag()?,
+            })
+        } else {
+            None
+        };
+        let position = if page.flag()? {
+            Some(StreamPosition {
+                seq: page.u64()?,
+                digest: page.u64()?,
             })
         } else {
             None
@@ -172,8 +181,10 @@ impl SnapshotReader {
             slot,
             target,
             model,
+            block_size,
             block_sizes,
             member,
+            position,
         });
         Ok(())
     }

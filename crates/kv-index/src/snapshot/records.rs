@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash, Target, Tier};
+use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash, StreamPosition, Target, Tier};
 
 use crate::table::RUN_BLOCKS;
 
@@ -23,10 +23,14 @@ pub(crate) struct TargetRecord {
     pub(crate) target: Target,
     /// The registered model.
     pub(crate) model: Option<Arc<str>>,
+    /// Size of its own blocks, as its events have shown it.
+    pub(crate) block_size: Option<BlockSize>,
     /// Block sizes that it has announced.
     pub(crate) block_sizes: Vec<BlockSize>,
     /// Its membership of a hash group.
     pub(crate) member: Option<MemberRecord>,
+    /// The batch of its stream up to which its blocks are known.
+    pub(crate) position: Option<StreamPosition>,
 }
 
 /// A target's membership of a group of engines that give the same content the same hash.

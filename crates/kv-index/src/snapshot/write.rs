@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use kv_blocks::{HashScheme, Namespace, PromptIdentity, Tier};
+use kv_blocks::{BlockSize, HashScheme, Namespace, PromptIdentity, Tier};
 
 use super::{
     HolderRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord, TargetRecord,
@@ -67,13 +67,17 @@ impl<'w> SnapshotWriter<'w> {
             slot,
             target,
             model,
+            block_size,
             block_sizes,
             member,
+            position,
         } = record;
         self.pages.record(|page| {
             page.push(kind::TARGET);
             u32s(page, &[*slot, target.worker.0, target.rank.0]);
             optional_text(page, model.as_deref())?;
+            // No size is 0.
+            u32s(page, &[block_size.map_or(0, BlockSize::tokens)]);
             u32s(
                 page,
                 &[length("the block sizes of a target", block_sizes.len())?],
@@ -85,6 +89,10 @@ impl<'w> SnapshotWriter<'w> {
             if let Some(member) = member {
                 u32s(page, &[member.group]);
                 page.extend([u8::from(member.common), u8::from(member.proven)]);
+            }
+            page.push(u8::from(position.is_some()));
+            if let Some(position) = position {
+                u64s(page, &[position.seq, position.digest]);
             }
             Ok(())
         })

@@ -8,8 +8,8 @@ mod round_trip;
 use std::sync::Arc;
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Namespace, PromptIdentity, SequenceHash, Target,
-    Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, Namespace, PromptIdentity, SequenceHash,
+    StreamPosition, Target, Tier, WorkerId,
 };
 
 use super::{records::kind, *};
@@ -120,8 +120,13 @@ fn small() -> SampleContent {
             rank: DpRank(1),
         },
         model: Some("qwen".into()),
+        block_size: (slot == 0).then(|| size(16)),
         block_sizes: vec![size(16), size(64)],
         member,
+        position: (slot == 3).then_some(StreamPosition {
+            seq: 9,
+            digest: u64::MAX - 1,
+        }),
     };
     let root = OwnRun {
         id: 5,
