@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use kv_blocks::{IndexUpdate, Target, Tier};
+use kv_blocks::{IndexUpdate, StreamPosition, Target, Tier};
 use kv_events::standard::StreamOutput;
 use kv_index::{KvIndex, MediumStream, Publisher, UpdateOutcome};
 use parking_lot::RwLock;
@@ -31,6 +31,15 @@ pub trait BlockSink: fmt::Debug + Send + Sync {
     fn clear(&self, target: Target);
     /// Marks a loss of updates of the target: see [`KvIndex::mark_loss`].
     fn mark_loss(&self, target: Target);
+    /// Records the batch up to which all updates are applied: see [`KvIndex::note_position`]. Sinks
+    /// whose content is not saved ignore it.
+    fn note_position(&self, target: Target, position: Option<StreamPosition>) {
+        let _ = (target, position);
+    }
+    /// Credits the target's blocks from an earlier process: see [`KvIndex::confirm`].
+    fn confirm(&self, target: Target) {
+        let _ = target;
+    }
 }
 
 impl BlockSink for KvIndex {
@@ -52,6 +61,14 @@ impl BlockSink for KvIndex {
 
     fn mark_loss(&self, target: Target) {
         KvIndex::mark_loss(self, target);
+    }
+
+    fn note_position(&self, target: Target, position: Option<StreamPosition>) {
+        KvIndex::note_position(self, target, position);
+    }
+
+    fn confirm(&self, target: Target) {
+        KvIndex::confirm(self, target);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use kv_blocks::{IndexUpdate, Moment, NamedBlocks, StoredBlocks, Target, Tier};
+use kv_blocks::{IndexUpdate, Moment, NamedBlocks, StoredBlocks, StreamPosition, Target, Tier};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState, frames,
     standard::{EventRejection, StandardChange, StreamOutput},
@@ -46,6 +46,8 @@ pub(crate) struct StreamDriver {
     other_block_size: u64,
     lag_ms: Option<f64>,
     last_error: Option<String>,
+    /// The position that the sink knows.
+    noted: Option<StreamPosition>,
 }
 
 impl StreamDriver {
@@ -63,6 +65,7 @@ impl StreamDriver {
             other_block_size: 0,
             lag_ms: None,
             last_error: None,
+            noted: None,
         }
     }
 
@@ -118,15 +121,32 @@ impl StreamDriver {
                 Action::Envelope(output) => self.envelope(&output),
                 Action::Clear => self.sink.clear(self.spec.target),
                 Action::Loss => self.sink.mark_loss(self.spec.target),
+                Action::Confirm => self.confirm(),
                 Action::RequestReplay { from } => requested = Some(from),
             }
         }
+        self.note_position();
         let errors = self.sequencer.counts().decode_errors - before;
         if errors > 0 {
             self.last_error = self.sequencer.last_error().map(str::to_owned);
             self.judge(errors);
         }
         requested.filter(|_| !self.is_quarantined())
+    }
+
+    fn confirm(&self) {
+        tracing::info!(worker = %self.spec.worker, endpoint = %self.spec.endpoint,
+            "event stream continues where the snapshot of the index ends: its blocks are kept");
+        self.sink.confirm(self.spec.target);
+    }
+
+    /// Records up to which batch the sink has all updates.
+    fn note_position(&mut self) {
+        let position = self.sequencer.position();
+        if self.noted != position {
+            self.noted = position;
+            self.sink.note_position(self.spec.target, position);
+        }
     }
 
     fn envelope(&mut self, output: &StreamOutput) {
@@ -186,6 +206,9 @@ impl StreamDriver {
         self.sink.clear(self.spec.target);
         self.past = self.past.combined_with(&self.sequencer);
         self.past_epochs += self.sequencer.epoch();
+        // What it was to resume is cleared.
+        self.spec.sequencer.resume = None;
+        self.noted = None;
         self.sequencer = Sequencer::new(self.spec.sequencer.clone());
         self.connected_at = None;
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kv_blocks::{BlockSize, Target};
+use kv_blocks::{BlockSize, StreamPosition, Target};
 use kv_events::{Codec, SequencerSettings};
 use kv_index::KvIndex;
 use net::{Clock, Destinations};
@@ -34,6 +34,9 @@ pub struct SourceSpec {
     pub bind: bool,
     /// Defaults for fields that the events lack.
     pub defaults: EventDefaults,
+    /// The position of the target's blocks from an earlier process, if it has some: see
+    /// [`KvIndex::resume_position`].
+    pub resume: Option<StreamPosition>,
     /// Limits and times.
     pub settings: SourceSettings,
 }
@@ -55,6 +58,7 @@ impl SourceSpec {
             topic: String::new(),
             bind: false,
             defaults: EventDefaults::default(),
+            resume: None,
             settings: SourceSettings::default(),
         }
     }
@@ -65,7 +69,10 @@ impl SourceSpec {
             worker: Arc::clone(&self.worker),
             endpoint: self.endpoint.to_string(),
             defaults: self.defaults.clone(),
-            sequencer: self.settings.sequencer(self.replay_endpoint.is_some()),
+            sequencer: SequencerSettings {
+                resume: self.resume,
+                ..self.settings.sequencer(self.replay_endpoint.is_some())
+            },
             stale_after: self.settings.stale_after,
         }
     }
@@ -122,6 +129,7 @@ impl SourceSettings {
             replay,
             max_pending_batches: self.queue_batches,
             max_pending_bytes: PENDING_BYTES.max(self.max_message),
+            resume: None,
         }
     }
 }

@@ -129,6 +129,20 @@ impl Chunks {
             .find_map(|tier| self.get(slot, tier, name))
     }
 
+    /// Returns whether a slot has chunks in any tier.
+    pub(crate) fn has_any(&self, slot: u32) -> bool {
+        let contents = Tier::ALL
+            .into_iter()
+            .filter_map(|tier| self.contents.get(&(slot, tier)));
+        contents.into_iter().any(|content| {
+            let key = |name| ChunkKey {
+                content: *content,
+                name: EngineHash(name),
+            };
+            self.chunks.range(key(0)..=key(u64::MAX)).next().is_some()
+        })
+    }
+
     /// Adds a chunk that is not present; `shared` are those of its blocks that were in its tier
     /// before.
     pub(crate) fn insert(&mut self, name: EngineHash, chunk: Chunk, shared: &[SequenceHash]) {

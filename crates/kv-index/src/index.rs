@@ -2,6 +2,7 @@
 
 mod content;
 mod lookups;
+mod positions;
 mod streams;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::{
     IndexSettings, MediumStream, Publisher, UpdateOutcome,
     arena::LineChunks,
+    atomic::Mutex,
     index_lock::IndexLock,
     lookup::SharedIndex,
     medium_streams::MediumStreams,
@@ -57,6 +59,8 @@ pub struct KvIndex {
     state: IndexLock,
     streams: MediumStreams,
     scheme: HashScheme,
+    /// Held by a save: a second one waits.
+    saving: Mutex<()>,
     /// Makes the keys of namespaces unpredictable for clients, which choose salts.
     secret: u64,
 }
@@ -83,6 +87,7 @@ impl KvIndex {
             core,
             streams: MediumStreams::default(),
             scheme,
+            saving: Mutex::new(()),
             secret,
         }
     }

@@ -59,8 +59,8 @@
 //! - A lookup's time grows with the number of runs on its path, not with its depth. A prompt whose
 //!   turns were stored by many targets in turn has as many runs.
 //! - Memory once taken is used again, not given back to the system.
-//! - [`KvIndex::digest`] and [`KvIndex::save`] read all content under the writer's lock; lookups go
-//!   on.
+//! - [`KvIndex::digest`] reads all content under the writer's lock; lookups go on. [`KvIndex::save`]
+//!   takes the lock for short pieces.
 //!
 //! # Special rules
 //!
@@ -86,12 +86,14 @@
 
 mod arena;
 mod atomic;
+mod changed_runs;
 mod changes;
 mod chunks;
 mod copies;
 mod engine_hashes;
 mod export;
 mod index;
+mod index_copy;
 mod index_lock;
 mod lookup;
 mod medium_streams;

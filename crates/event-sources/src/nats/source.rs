@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use kv_blocks::Target;
+use kv_blocks::{StreamPosition, Target};
+use kv_events::SequencerSettings;
 use kv_index::KvIndex;
 use nats_client::{NatsConnection, NatsDialer};
 use net::{Clock, TrustRoots};
@@ -34,6 +35,8 @@ pub struct NatsSpec {
     pub topic: String,
     /// Defaults for fields that the events lack.
     pub defaults: EventDefaults,
+    /// The position of the target's blocks from an earlier process, if it has some.
+    pub resume: Option<StreamPosition>,
     /// Limits and times. A message of more than `max_message` bytes stays in memory until it is
     /// dropped; the server's `max_payload` bounds it. `destinations` applies to every connection;
     /// under `tls://` the name is resolved a second time for the connection, and the certificate
@@ -59,6 +62,7 @@ impl NatsSpec {
             replay: true,
             topic: String::new(),
             defaults: EventDefaults::default(),
+            resume: None,
             settings: SourceSettings::default(),
         }
     }
@@ -69,7 +73,10 @@ impl NatsSpec {
             worker: Arc::clone(&self.worker),
             endpoint: self.endpoint.to_string(),
             defaults: self.defaults.clone(),
-            sequencer: self.settings.sequencer(self.replay),
+            sequencer: SequencerSettings {
+                resume: self.resume,
+                ..self.settings.sequencer(self.replay)
+            },
             stale_after: self.settings.stale_after,
         }
     }

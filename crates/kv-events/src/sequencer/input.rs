@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::IndexUpdate;
+use kv_blocks::{IndexUpdate, StreamPosition};
 
 use crate::standard::StreamOutput;
 
@@ -32,6 +32,9 @@ pub struct SequencerSettings {
     /// Most bytes of live batches queued during a replay; when full, the oldest is dropped,
     /// counted, and requested again.
     pub max_pending_bytes: usize,
+    /// The position of blocks that the index has from an earlier process, if any: they are kept
+    /// only if a replay proves that the stream continues there. See [`Action::Confirm`].
+    pub resume: Option<StreamPosition>,
 }
 
 impl Default for SequencerSettings {
@@ -41,6 +44,7 @@ impl Default for SequencerSettings {
             replay: false,
             max_pending_batches: 16_384,
             max_pending_bytes: 64 << 20,
+            resume: None,
         }
     }
 }
@@ -158,6 +162,10 @@ pub enum Action {
     /// batches applied before are being repeated. Blocks that the target holds more than once are
     /// no longer trusted.
     Loss,
+    /// The target's blocks from an earlier process are proven: the publisher still has the batch at
+    /// [`SequencerSettings::resume`], and the batches behind it are applied. They may be credited
+    /// from now on. Without a proof, [`Action::Clear`] comes instead.
+    Confirm,
     /// Request a replay, over a connection of its own, and feed its answers. The rest of an earlier
     /// answer is dropped with its connection: none of it may be fed any more.
     RequestReplay {

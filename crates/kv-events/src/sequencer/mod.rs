@@ -17,6 +17,9 @@
 //! ends of the repetition are an [`Action::Loss`], so that no store it repeats counts as a copy
 //! afterwards.
 //!
+//! Blocks that an earlier process saved are kept only if the publisher still has the very batch at
+//! their position; otherwise they are cleared, and the history is fetched as by a new process.
+//!
 //! **Invariant**: the batches applied between two [`Action::Clear`]s are in the publisher's order,
 //! and no batch is applied twice, except that a resync may go back and apply all that follows
 //! again.
@@ -29,6 +32,7 @@ mod pending;
 mod phase;
 mod replaying;
 mod report;
+mod resuming;
 
 use kv_blocks::{Moment, StreamPosition};
 
@@ -36,7 +40,7 @@ use batches::Batches;
 pub use counts::{EventKindCounts, SequencerCounts};
 pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
 use pending::PendingQueue;
-use phase::{Purpose, ReplayProgress, ReplayRetry, SequencerPhase};
+use phase::{Purpose, ReplayProgress, ReplayRetry, ResumeState, SequencerPhase};
 
 /// The state machine of one stream.
 #[derive(Debug)]
@@ -62,17 +66,22 @@ pub struct Sequencer {
     resync_requested: bool,
     /// While a resync repeats batches applied before: the last of them.
     repeated_until: Option<StreamPosition>,
+    resume: ResumeState,
+    /// Whether the index may have a part of the next batch: an earlier process may have been saved
+    /// in the middle of it.
+    next_may_repeat: bool,
 }
 
 impl Sequencer {
     /// Creates the sequencer of a stream without a connection.
     pub fn new(settings: SequencerSettings) -> Self {
+        let resumes = settings.resume.is_some();
         Self {
             pending: PendingQueue::new(settings.max_pending_batches, settings.max_pending_bytes),
             batches: Batches::new(settings.codec),
+            last: settings.resume,
             settings,
             phase: SequencerPhase::Connecting,
-            last: None,
             last_live: None,
             returning: false,
             unnumbered: false,
@@ -81,6 +90,12 @@ impl Sequencer {
             retry: None,
             resync_requested: false,
             repeated_until: None,
+            resume: if resumes {
+                ResumeState::Unproven
+            } else {
+                ResumeState::Ended
+            },
+            next_may_repeat: resumes,
         }
     }
 
@@ -132,6 +147,9 @@ impl Sequencer {
 
     fn connected(&mut self, actions: &mut Vec<Action>) {
         self.pending.clear();
+        if self.resume == ResumeState::Unproven && !self.settings.replay {
+            self.forget(actions);
+        }
         self.returning = self.last.is_some() || self.unnumbered;
         self.phase = SequencerPhase::Following;
         if self.settings.replay {
@@ -184,6 +202,8 @@ impl Sequencer {
     fn forget(&mut self, actions: &mut Vec<Action>) {
         self.last = None;
         self.repeated_until = None;
+        self.resume = ResumeState::Ended;
+        self.next_may_repeat = false;
         self.batches.forget();
         actions.push(Action::Clear);
     }
@@ -200,11 +220,8 @@ impl Sequencer {
     fn apply(&mut self, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
         self.last = Some(StreamPosition::of(seq, payload));
         self.batches.apply(payload, actions);
-        if self
-            .repeated_until
-            .take_if(|until| until.seq <= seq)
-            .is_some()
-        {
+        let repeated = self.repeated_until.take_if(|until| until.seq <= seq);
+        if std::mem::take(&mut self.next_may_repeat) || repeated.is_some() {
             actions.push(Action::Loss);
         }
     }

@@ -43,6 +43,17 @@ pub(super) enum Purpose {
     Resync,
 }
 
+/// How far the continuation of an earlier process's blocks is proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResumeState {
+    /// There are no such blocks, or they are confirmed.
+    Ended,
+    /// The publisher has not shown the batch at their position yet.
+    Unproven,
+    /// It has, and the batches behind it are being fetched.
+    Proven,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplayRetry {
     pub(super) at: Moment,

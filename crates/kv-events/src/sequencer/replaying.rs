@@ -12,7 +12,7 @@
 
 use kv_blocks::Moment;
 
-use super::{Action, Purpose, ReplayProgress, ReplayRetry, Sequencer, SequencerPhase};
+use super::{Action, Purpose, ReplayProgress, ReplayRetry, ResumeState, Sequencer, SequencerPhase};
 
 /// Length in batches from which on an answer may have lost some. A queue that overflowed has
 /// delivered its first 1000 or so before; the margin allows for publishers with a smaller one.
@@ -31,6 +31,11 @@ impl Sequencer {
             Purpose::Recognise => {
                 // The publisher sends more than requested; only the requested number is conclusive.
                 if last.is_some_and(|last| seq < last.seq) {
+                    return;
+                }
+                if self.resume == ResumeState::Unproven
+                    && !self.prove_resumption(seq, payload, actions)
+                {
                     return;
                 }
                 if last.is_some_and(|last| last.is_contradicted_by(seq, payload)) {
@@ -76,6 +81,9 @@ impl Sequencer {
             return self.continue_replay(replay, actions);
         }
         match replay.purpose {
+            Purpose::Recognise if self.resume == ResumeState::Unproven => {
+                self.drop_resumption(actions);
+            }
             Purpose::Recognise => self.request_replay(0, Purpose::Rebirth, actions),
             // The publisher has not published the batches applied before: they belong to another
             // life.
@@ -89,6 +97,7 @@ impl Sequencer {
                     self.complete();
                 }
                 self.phase = SequencerPhase::Following;
+                self.confirm_resumption(actions);
                 self.drain(actions, replay.requested_after);
                 if self.resync_requested && matches!(self.phase, SequencerPhase::Following) {
                     self.request_replay(0, Purpose::Resync, actions);
@@ -106,6 +115,11 @@ impl Sequencer {
         if replay.received >= LONG {
             return self.continue_replay(replay, actions);
         }
+        if self.resume == ResumeState::Unproven {
+            self.forget(actions);
+            self.returning = false;
+        }
+        self.confirm_resumption(actions);
         self.retry = Some(ReplayRetry::after(self.retry, now));
         self.resync_requested = true;
         self.phase = SequencerPhase::Following;

@@ -1,10 +1,10 @@
 //! Report of a sequencer about its stream.
 
-use kv_blocks::Moment;
+use kv_blocks::{Moment, StreamPosition};
 
 use super::{
     Sequencer, SequencerCounts, StreamState,
-    phase::{Purpose, ReplayProgress, SequencerPhase},
+    phase::{Purpose, ReplayProgress, ResumeState, SequencerPhase},
 };
 use crate::standard::EventRejection;
 
@@ -48,6 +48,16 @@ impl Sequencer {
     /// Returns the number of the last batch applied in this life.
     pub fn last_seq(&self) -> Option<u64> {
         self.last.map(|last| last.seq)
+    }
+
+    /// Returns the position up to which the index has the stream, for another process to continue
+    /// there. `None` if none could: without a replay endpoint, and while the batches applied before
+    /// are being repeated.
+    pub fn position(&self) -> Option<StreamPosition> {
+        let continues = self.settings.replay
+            && self.repeated_until.is_none()
+            && self.resume != ResumeState::Unproven;
+        self.last.filter(|_| continues)
     }
 
     /// Returns the number of publisher lives seen; 1 is the first.

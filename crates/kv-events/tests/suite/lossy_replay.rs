@@ -68,6 +68,7 @@ impl LossyStream {
                 }
                 Action::Loss => self.holes += 1,
                 Action::RequestReplay { from } => requested = Some(from),
+                Action::Confirm => panic!("nothing was to be resumed"),
             }
         }
         requested

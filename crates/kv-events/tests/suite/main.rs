@@ -15,6 +15,7 @@ mod lmcache;
 mod lossy_replay;
 mod normalising;
 mod real_captures;
+mod resuming;
 mod resync;
 mod sequencing;
 mod standard_events;

@@ -20,6 +20,7 @@ fn on(sequencer: &mut Sequencer, input: Input<'_>) -> Vec<String> {
         Action::Clear => "clear".to_owned(),
         Action::Loss => "hole".to_owned(),
         Action::RequestReplay { from } => format!("from {from}"),
+        Action::Confirm => "confirm".to_owned(),
     };
     sequencer
         .on(Moment::START, input)

@@ -68,6 +68,7 @@ impl StreamUnderTest {
                 Action::Clear => Clear,
                 Action::Loss => Hole,
                 Action::RequestReplay { from } => Replay(from),
+                Action::Confirm => panic!("nothing was to be resumed"),
             })
             .collect()
     }

@@ -172,6 +172,7 @@ impl UnreliableWorld {
                         "the publisher still has every batch"
                     );
                 }
+                Action::Confirm => panic!("nothing was to be resumed"),
                 Action::RequestReplay { from } => {
                     let gives_up = matches!(input, Input::ReplayBatch { .. });
                     assert!(

@@ -30,6 +30,8 @@ mod tests;
 
 use kv_blocks::{BlockSize, EngineHash};
 
+use crate::changed_runs::ChangedRuns;
+
 use self::{
     groups::HashGroups,
     hash_index::{HashIndex, HashSlot, HashTag, RUN_BLOCKS},
@@ -187,22 +189,27 @@ impl EngineHashTable {
             .map_or(&[], |member| member.sizes())
     }
 
-    /// Returns the hashes of a run.
+    /// Returns the hashes of a run in groups with members.
+    #[cfg(test)]
     pub(crate) fn names_of(&self, run: u32) -> impl Iterator<Item = NamedStretch> {
         let stored = self
             .run_hashes
             .of_run(run)
             .map(|run_hashes| self.run_hashes.get(run_hashes));
         let in_use = stored.filter(|run_hashes| self.groups.has_members(run_hashes.group));
-        in_use.flat_map(|run_hashes| {
-            let (group, size) = (run_hashes.group, run_hashes.size);
-            run_hashes.stretches().map(move |(at, names)| NamedStretch {
-                group,
-                size,
-                at,
-                names,
-            })
-        })
+        in_use.flat_map(stretches)
+    }
+
+    /// Returns the hashes of a run, those of groups without members included: such a group may get
+    /// members again.
+    pub(crate) fn all_names_of(&self, run: u32) -> impl Iterator<Item = NamedStretch> {
+        let stored = self.run_hashes.of_run(run);
+        stored.flat_map(|run_hashes| stretches(self.run_hashes.get(run_hashes)))
+    }
+
+    /// Returns the record of the runs whose hashes changed during a save.
+    pub(crate) fn changed(&mut self) -> &mut ChangedRuns {
+        &mut self.run_hashes.changed
     }
 
     /// Writes a hash that is new in its group.
@@ -228,4 +235,14 @@ impl EngineHashTable {
             .change(number, |run_hashes| run_hashes.filed = filed);
         number
     }
+}
+
+fn stretches(run_hashes: &RunHashes) -> impl Iterator<Item = NamedStretch> {
+    let (group, size) = (run_hashes.group, run_hashes.size);
+    run_hashes.stretches().map(move |(at, names)| NamedStretch {
+        group,
+        size,
+        at,
+        names,
+    })
 }

@@ -1,6 +1,7 @@
 //! All run hashes, by number and by run.
 
 use super::run_hashes::RunHashes;
+use crate::changed_runs::ChangedRuns;
 
 /// Number of the run hashes of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +19,8 @@ pub(super) struct RunHashTable {
     runs: Vec<Vec<RunHashesRef>>,
     /// Heap bytes of run hashes and lists.
     run_hash_bytes: u64,
+    /// Runs with other hashes than a save in progress has copied.
+    pub(super) changed: ChangedRuns,
 }
 
 impl RunHashTable {
@@ -43,6 +46,7 @@ impl RunHashTable {
         let run_hashes = self.slots[number as usize]
             .as_mut()
             .expect("the number belongs to stored run hashes");
+        self.changed.mark(run_hashes.run);
         let before = run_hashes.bytes();
         let done = change(run_hashes);
         self.run_hash_bytes = self.run_hash_bytes + run_hashes.bytes() - before;
@@ -69,6 +73,7 @@ impl RunHashTable {
 
     /// Adds run hashes; the run has none of that group yet. Returns their number.
     pub(super) fn add(&mut self, run_hashes: RunHashes) -> u32 {
+        self.changed.mark(run_hashes.run);
         let (run, group) = (run_hashes.run as usize, run_hashes.group);
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -97,6 +102,7 @@ impl RunHashTable {
         let run_hashes = self.slots[number as usize]
             .take()
             .expect("the number belongs to stored run hashes");
+        self.changed.mark(run_hashes.run);
         self.run_hash_bytes -= run_hashes.bytes();
         self.free.push(number);
         self.change_list(run_hashes.run as usize, |filed| {

@@ -7,10 +7,16 @@ use kv_blocks::Target;
 use super::KvIndex;
 use crate::{
     ChangeFeed, DumpCursor, DumpRow, ExportCursor, ExportedBlocks, IndexStats, LoadSummary,
-    SaveSummary, SnapshotError, TargetDigest, snapshot,
+    SaveSummary, SnapshotError, TargetDigest,
+    index_copy::{CopyEnd, IndexCopy, RunCopies},
+    snapshot,
+    state::LoadRule,
 };
 
 impl KvIndex {
+    /// Items that [`KvIndex::save`] copies under one hold of the lock: some hundred microseconds.
+    pub const ITEMS_PER_HOLD: usize = 8 << 10;
+
     /// Returns the confirmed blocks of a target per tier, in the order of [`kv_blocks::Tier::ALL`];
     /// a block in two tiers counts in both.
     pub fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
@@ -61,30 +67,72 @@ impl KvIndex {
         self.with(|state, core| state.digest(core))
     }
 
-    /// Writes the confirmed content, for [`KvIndex::load`]; `docs/snapshot-format.md` has the
-    /// format. Contains cache salts in clear, so `to` must be readable by its owner only (mode
-    /// 0600).
+    /// Writes the confirmed content, for [`KvIndex::load`] and [`KvIndex::restore`];
+    /// `docs/snapshot-format.md` has the format. Contains cache salts in clear, so `to` must be
+    /// readable by its owner only (mode 0600).
     ///
-    /// The lock is held while the content is assembled in memory, about as many bytes as are
-    /// written: updates wait for some 40 ns a block, lookups do not. It is free again before the
-    /// first write to `to`.
+    /// See [`KvIndex::save_in_pieces`].
     ///
     /// # Errors
     ///
     /// The errors of `to`; the bytes written so far are no snapshot then.
     pub fn save(&self, to: &mut dyn Write) -> io::Result<SaveSummary> {
-        let mut file = Vec::new();
-        let saved = self
-            .with(|state, core| Some(state.save(core, &mut file)))
-            .ok_or_else(given_up)??;
-        to.write_all(&file)?;
-        to.flush()?;
-        Ok(saved)
+        self.save_in_pieces(to, Self::ITEMS_PER_HOLD, &mut || {})
+    }
+
+    /// Like [`KvIndex::save`]; calls `between` after each hold of the lock.
+    ///
+    /// The content is first copied into memory, about as many bytes as are written. Each hold of the
+    /// lock copies about `items_per_hold` blocks, engine hashes and holders, or one whole run;
+    /// updates go on between two of them, and the runs that they change are copied again. The last
+    /// hold completes the copy, which is the content at that instant. Nothing is written to `to`
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `to`; the bytes written so far are no snapshot then.
+    pub fn save_in_pieces(
+        &self,
+        to: &mut dyn Write,
+        items_per_hold: usize,
+        between: &mut dyn FnMut(),
+    ) -> io::Result<SaveSummary> {
+        let (copy, end) = {
+            let _one_at_a_time = self.saving.lock();
+            self.copy(items_per_hold, between)?
+        };
+        copy.write(&end, self.scheme, to)
+    }
+
+    fn copy(
+        &self,
+        items_per_hold: usize,
+        between: &mut dyn FnMut(),
+    ) -> io::Result<(IndexCopy, CopyEnd)> {
+        let (mut copy, mut piece) = (IndexCopy::default(), RunCopies::default());
+        let (mut next, mut repeats) = (0, 0_usize);
+        self.with(|state, _| state.begin_copy());
+        loop {
+            // Changes never outrun the copy for ever, since the pieces grow.
+            let room = items_per_hold.max(1) << (repeats / REPEATS_PER_ROOM).min(24);
+            let copied = self
+                .with(|state, core| Some(state.copy_piece(core, &mut piece, next, room)))
+                .ok_or_else(given_up)?;
+            between();
+            copy.append(&mut piece);
+            match copied {
+                Ok(end) => return Ok((copy, end)),
+                Err(reached) => {
+                    repeats += usize::from(reached == next);
+                    next = reached;
+                }
+            }
+        }
     }
 
     /// Loads the content that [`KvIndex::save`] wrote, and registers its targets; a target that is
-    /// already registered for another model gets none of it. Content without room is left out and
-    /// counted as shed.
+    /// already registered for another model gets none of it. All of it is credited at once. Content
+    /// without room is left out and counted as shed.
     ///
     /// Everything is read and checked before the lock is taken; meanwhile the content takes memory
     /// of its own, bounded by the memory budget as the bytes read are. Then updates wait for some
@@ -95,12 +143,29 @@ impl KvIndex {
     /// A snapshot is loaded as a whole or refused: see [`SnapshotError`]. An index with blocks in
     /// it refuses every snapshot.
     pub fn load(&self, from: &mut dyn Read) -> Result<LoadSummary, SnapshotError> {
+        self.load_by(from, LoadRule::CreditAll)
+    }
+
+    /// Loads what an earlier process saved, as [`KvIndex::load`] does, except that engines may have
+    /// changed their caches since: only targets whose stream has a position get their blocks, and
+    /// lookups credit them only after [`KvIndex::confirm`]. [`KvIndex::resume_position`] has the
+    /// position at which the target's stream must continue; without that, [`KvIndex::retire`] drops
+    /// the blocks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KvIndex::load`].
+    pub fn restore(&self, from: &mut dyn Read) -> Result<LoadSummary, SnapshotError> {
+        self.load_by(from, LoadRule::AwaitProof)
+    }
+
+    fn load_by(&self, from: &mut dyn Read, rule: LoadRule) -> Result<LoadSummary, SnapshotError> {
         let (scheme, limit) = self
             .with(|state, _| Some(state.loadable()))
             .ok_or_else(given_up)??;
         let content = snapshot::read(from, scheme, limit)?;
         self.with(|state, core| {
-            let loaded = state.load(core, &content);
+            let loaded = state.load(core, &content, rule);
             self.streams.note_load(&state.shared_tiers_in_use());
             Some(loaded)
         })
@@ -122,6 +187,9 @@ impl KvIndex {
         }
     }
 }
+
+/// Pieces with nothing but changed runs after which pieces become twice as large.
+const REPEATS_PER_ROOM: usize = 1024;
 
 /// Returns the error of an abandoned index.
 fn given_up() -> io::Error {

@@ -140,7 +140,10 @@ impl KvIndex {
         if names.all(StreamName::ends_with_engine) {
             return self.clear(target);
         }
-        self.with(|state, _| state.forget_names(target));
+        self.with(|state, core| {
+            state.forget_names(target);
+            state.end_resumption(core, target);
+        });
         self.clear_all_streams(target, None, Tier::Device);
         for (tier, KnownStreams { names, incomplete }) in known {
             let ending = names.iter().filter(|name| name.ends_with_engine());
@@ -184,6 +187,9 @@ impl KvIndex {
             return self.with(store);
         }
         self.with(|state, core| {
+            if stream.publisher != Publisher::Engine {
+                state.note_shared(target);
+            }
             let in_use = || state.uses_tier(target, tier);
             if self.streams.enter(target, stream, in_use) == StreamRole::Alone {
                 return store(state, core);

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use kv_blocks::{DpRank, HashScheme, Namespace, PromptIdentity, Target, WorkerId};
+use kv_blocks::{DpRank, HashScheme, Namespace, PromptIdentity, StreamPosition, Target, WorkerId};
 
 use super::{
     MemberRecord, NamespaceRecord, RecordCounts, SnapshotContent, SnapshotError, TargetRecord,
@@ -159,6 +159,14 @@ impl SnapshotReader {
         } else {
             None
         };
+        let position = if page.flag()? {
+            Some(StreamPosition {
+                seq: page.u64()?,
+                digest: page.u64()?,
+            })
+        } else {
+            None
+        };
         if !self.slots.insert(slot) {
             return Err(page.damaged(format!("slot {slot} a second time, expected another one")));
         }
@@ -174,6 +182,7 @@ impl SnapshotReader {
             model,
             block_sizes,
             member,
+            position,
         });
         Ok(())
     }

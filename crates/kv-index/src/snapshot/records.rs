@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash, Target, Tier};
+use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash, StreamPosition, Target, Tier};
 
 use crate::table::RUN_BLOCKS;
 
@@ -27,6 +27,8 @@ pub(crate) struct TargetRecord {
     pub(crate) block_sizes: Vec<BlockSize>,
     /// Its membership of a hash group.
     pub(crate) member: Option<MemberRecord>,
+    /// The batch of its stream up to which its blocks are known.
+    pub(crate) position: Option<StreamPosition>,
 }
 
 /// A target's membership of a group of engines that give the same content the same hash.

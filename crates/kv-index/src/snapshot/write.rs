@@ -69,6 +69,7 @@ impl<'w> SnapshotWriter<'w> {
             model,
             block_sizes,
             member,
+            position,
         } = record;
         self.pages.record(|page| {
             page.push(kind::TARGET);
@@ -85,6 +86,10 @@ impl<'w> SnapshotWriter<'w> {
             if let Some(member) = member {
                 u32s(page, &[member.group]);
                 page.extend([u8::from(member.common), u8::from(member.proven)]);
+            }
+            page.push(u8::from(position.is_some()));
+            if let Some(position) = position {
+                u64s(page, &[position.seq, position.digest]);
             }
             Ok(())
         })

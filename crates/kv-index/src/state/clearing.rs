@@ -41,6 +41,7 @@ impl IndexState {
         };
         if self.targets.get(slot).block_count == 0 && self.speculative.blocks() == 0 {
             self.begin(slot, &ClearScope::All);
+            self.end_resumption(core, target);
             let size = &mut self.targets.get_mut(slot).block_size;
             *size = size.map(OwnBlockSize::to_expected);
             return true;
@@ -73,7 +74,9 @@ impl IndexState {
     /// Withdraws the credit for all blocks of a retired slot.
     fn remove_slot(&mut self, core: &SharedIndex, slot: u32) {
         core.unassign(slot);
-        if !std::mem::replace(&mut self.targets.get_mut(slot).trusted, true) {
+        let owner = self.targets.get_mut(slot);
+        if !owner.is_credited() {
+            (owner.trusted, owner.unproven) = (true, false);
             core.set_untrusted(slot, false);
         }
         self.begin(slot, &ClearScope::All);

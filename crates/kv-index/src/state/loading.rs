@@ -36,6 +36,16 @@ pub struct LoadSummary {
     pub bytes: u64,
 }
 
+/// When loaded blocks are credited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadRule {
+    /// At once.
+    CreditAll,
+    /// Once the target's stream has proven that it continues at the saved position. Targets without
+    /// a position get no blocks.
+    AwaitProof,
+}
+
 /// Map from a snapshot's numbers to those of the index.
 #[derive(Debug, Default)]
 struct NumberMap {
@@ -60,12 +70,13 @@ impl IndexState {
         &mut self,
         core: &SharedIndex,
         content: &SnapshotContent,
+        rule: LoadRule,
     ) -> Result<LoadSummary, SnapshotError> {
         self.loadable()?;
         let shed = self.counts.shed;
         let mut numbers = NumberMap::default();
         for record in content.targets() {
-            self.load_target(core, record, &mut numbers);
+            self.load_target(core, record, rule, &mut numbers);
         }
         for record in content.spaces() {
             numbers
@@ -102,17 +113,29 @@ impl IndexState {
     }
 
     /// Registers a target from its record, unless it serves another model by now.
-    fn load_target(&mut self, core: &SharedIndex, record: &TargetRecord, numbers: &mut NumberMap) {
+    fn load_target(
+        &mut self,
+        core: &SharedIndex,
+        record: &TargetRecord,
+        rule: LoadRule,
+        numbers: &mut NumberMap,
+    ) {
+        if rule == LoadRule::AwaitProof && record.position.is_none() {
+            return;
+        }
         let Some(slot) = self.slot(core, record.target) else {
             return;
         };
-        let owner = self.targets.get_mut(slot);
-        if owner.model.is_some() && owner.model != record.model {
+        let known = &self.targets.get(slot).model;
+        if known.is_some() && *known != record.model {
             return;
+        }
+        if let Some(position) = record.position.filter(|_| rule == LoadRule::AwaitProof) {
+            self.await_proof(core, slot, position);
         }
         numbers.slots.insert(record.slot, slot);
         let Some(model) = &record.model else { return };
-        owner.model = Some(model.clone());
+        self.targets.get_mut(slot).model = Some(model.clone());
         match record.member {
             None => self.names.join(slot, hash_group(model)),
             Some(was) => {

@@ -14,6 +14,7 @@ mod export;
 mod index_state;
 mod loading;
 mod named;
+mod positions;
 mod registration;
 mod removing;
 mod reports;
@@ -26,6 +27,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::loading::LoadRule;
 pub(crate) use self::{
     clearing::ClearScope, index_state::IndexState, speculate::ExpectedChain,
     speculative_entries::SpeculationKind,

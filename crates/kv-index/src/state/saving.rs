@@ -1,26 +1,16 @@
-//! Writes the confirmed content to a snapshot.
-//!
-//! Blocks that are only expected are left out, unless a block behind them is held: then they are
-//! saved without a holder, so that no chain is broken.
+//! Copies the confirmed content for a snapshot, piece by piece.
 
-use std::{
-    cmp::Reverse,
-    collections::HashMap,
-    io::{self, Write},
-};
+use std::collections::HashMap;
 
-use kv_blocks::{EngineHash, SequenceHash, Tier};
+use kv_blocks::{SequenceHash, Tier};
 
 use super::IndexState;
 use crate::{
+    index_copy::{CopyEnd, RunCopies, RunIdentity},
     lookup::SharedIndex,
-    namespaces::NamespaceId,
     report::count,
-    runs::{NO_RUN, TierSpan},
-    snapshot::{
-        self, HolderRecord, MemberRecord, NameStretch, NamespaceRecord, ParentLink, RunRecord,
-        TargetRecord,
-    },
+    runs::NO_RUN,
+    snapshot::{HolderRecord, MemberRecord, NameStretch, ParentLink, TargetRecord},
 };
 
 /// Content of a written snapshot.
@@ -38,45 +28,105 @@ pub struct SaveSummary {
     pub bytes: u64,
 }
 
-/// A run to save.
-#[derive(Clone, Copy, Debug, Default)]
-struct RunToSave {
-    run: u32,
-    /// Number of blocks to save: up to the last one that is held or has a child.
-    blocks: u32,
-    depth: u32,
-    /// Time of the last event for the run, or for a run that hangs on it.
-    touched: u64,
-}
+/// Items that visiting a run costs beside its own.
+const RUN_ITEMS: usize = 16;
 
 impl IndexState {
-    /// Writes the confirmed content: the most recently used runs first, but parents before their
-    /// children.
-    pub(crate) fn save(
-        &mut self,
-        core: &SharedIndex,
-        to: &mut dyn Write,
-    ) -> io::Result<SaveSummary> {
-        let mut file = snapshot::SnapshotWriter::new(to, self.settings.scheme)?;
-        let targets = self.save_targets(&mut file)?;
-        let mut spaces = HashMap::new();
-        for chosen in self.choose(core) {
-            let Some(id) = self.writer.space(chosen.run) else {
-                continue;
-            };
-            let number = self.save_space(&mut file, &mut spaces, id)?;
-            self.save_run(core, &mut file, chosen, number)?;
-        }
-        Ok(SaveSummary {
-            targets,
-            namespaces: spaces.len() as u64,
-            blocks: self.writer.block_count(),
-            memberships: self.counts.memberships,
-            bytes: file.finish()?,
-        })
+    /// Begins a copy; ends one that was not completed.
+    pub(crate) fn begin_copy(&mut self) {
+        self.writer.changed.reset();
+        self.names.changed().reset();
     }
 
-    fn save_targets(&self, file: &mut snapshot::SnapshotWriter<'_>) -> io::Result<u64> {
+    /// Copies the next runs, about `room` items: first those from run `from` on, then those that
+    /// have changed since they were copied. Returns the run to continue with, or, if nothing is
+    /// left to copy, the rest of the content at this instant.
+    pub(crate) fn copy_piece(
+        &mut self,
+        core: &SharedIndex,
+        piece: &mut RunCopies,
+        from: u32,
+        room: usize,
+    ) -> Result<CopyEnd, u32> {
+        let (mut next, mut room) = (from, room);
+        while room > 0 {
+            let run = if next < self.writer.runs() {
+                next += 1;
+                next - 1
+            } else if let Some(changed) = self.take_changed() {
+                changed
+            } else {
+                self.begin_copy();
+                return Ok(self.copy_end());
+            };
+            let items = self.copy_run(core, piece, run) + RUN_ITEMS;
+            room = room.saturating_sub(items);
+        }
+        self.writer.changed.note_copied(next);
+        self.names.changed().note_copied(next);
+        Err(next)
+    }
+
+    fn take_changed(&mut self) -> Option<u32> {
+        let run = self.writer.changed.take();
+        run.or_else(|| self.names.changed().take())
+    }
+
+    /// Copies a run. Returns the number of copied items.
+    fn copy_run(&mut self, core: &SharedIndex, piece: &mut RunCopies, run: u32) -> usize {
+        let Some(space) = self.writer.space(run) else {
+            piece.add_freed(run);
+            return 0;
+        };
+        let start = piece.start();
+        piece.add_space(space, &self.namespaces.get(space).namespace);
+        piece
+            .hashes
+            .extend(self.writer.hashes_of(core, run).map(SequenceHash));
+        let holders = &mut piece.holders;
+        self.writer.each_holder(core, run, |span| {
+            holders.push(HolderRecord {
+                slot: span.slot,
+                tier: Tier::ALL[span.tier as usize],
+                start: span.start,
+                end: span.end,
+            });
+        });
+        for mut stretch in self.names.all_names_of(run) {
+            piece.names.push(NameStretch {
+                group: stretch.group,
+                size: stretch.size,
+                at: stretch.at,
+                count: count(stretch.names.len()),
+            });
+            piece.engine.append(&mut stretch.names);
+        }
+        let head = core.heads.get(&core.body, run);
+        let parent = (head.parent() != NO_RUN).then(|| ParentLink {
+            run: head.parent(),
+            attach: head.attach(),
+        });
+        piece.complete(
+            start,
+            RunIdentity {
+                run,
+                space,
+                parent,
+                depth: head.depth(),
+                touched: self.writer.touched(run),
+            },
+        )
+    }
+
+    fn copy_end(&self) -> CopyEnd {
+        CopyEnd {
+            targets: self.target_records(),
+            blocks: self.writer.block_count(),
+            memberships: self.counts.memberships,
+        }
+    }
+
+    fn target_records(&self) -> Vec<TargetRecord> {
         let members: HashMap<u32, MemberRecord> = self
             .names
             .members()
@@ -96,151 +146,17 @@ impl IndexState {
             self.targets.get(*slot).model.is_some() || self.targets.get(*slot).block_count > 0
         });
         slots.sort_unstable();
-        for slot in &slots {
-            let owner = self.targets.get(*slot);
-            file.target(&TargetRecord {
-                slot: *slot,
+        let record = |slot| {
+            let owner = self.targets.get(slot);
+            TargetRecord {
+                slot,
                 target: owner.target,
                 model: owner.model.clone(),
-                block_sizes: self.names.sizes(*slot).to_vec(),
-                member: members.get(slot).copied(),
-            })?;
-        }
-        Ok(slots.len() as u64)
-    }
-
-    fn choose(&mut self, core: &SharedIndex) -> Vec<RunToSave> {
-        let mut known = vec![RunToSave::default(); self.writer.runs() as usize];
-        let mut runs: Vec<(u32, u32)> = (0..self.writer.runs())
-            .filter(|run| self.writer.space(*run).is_some())
-            .map(|run| (core.heads.get(&core.body, run).depth(), run))
-            .collect();
-        // A child run is deeper than its parent.
-        runs.sort_unstable_by_key(|run| Reverse(*run));
-        for (depth, run) in &runs {
-            let RunToSave {
-                mut blocks,
-                touched,
-                ..
-            } = known[*run as usize];
-            let targets = &self.targets;
-            let is_in_use = |span: &TierSpan| !targets.get(span.slot).retired;
-            self.writer.each_holder(core, *run, |span| {
-                blocks = if is_in_use(&span) {
-                    blocks.max(span.end)
-                } else {
-                    blocks
-                }
-            });
-            if blocks == 0 {
-                continue;
+                block_sizes: self.names.sizes(slot).to_vec(),
+                member: members.get(&slot).copied(),
+                position: self.position_to_save(slot),
             }
-            let touched = touched.max(self.writer.touched(*run));
-            known[*run as usize] = RunToSave {
-                run: *run,
-                blocks,
-                depth: *depth,
-                touched,
-            };
-            let head = core.heads.get(&core.body, *run);
-            if head.parent() != NO_RUN {
-                let parent = &mut known[head.parent() as usize];
-                parent.blocks = parent.blocks.max(head.attach());
-                parent.touched = parent.touched.max(touched);
-            }
-        }
-        known.retain(|chosen| chosen.blocks > 0);
-        known.sort_unstable_by_key(|chosen| (Reverse(chosen.touched), chosen.depth, chosen.run));
-        known
-    }
-
-    fn save_space(
-        &self,
-        file: &mut snapshot::SnapshotWriter<'_>,
-        known: &mut HashMap<NamespaceId, u32>,
-        id: NamespaceId,
-    ) -> io::Result<u32> {
-        if let Some(number) = known.get(&id) {
-            return Ok(*number);
-        }
-        let number = count(known.len());
-        let namespace = (*self.namespaces.get(id).namespace).clone();
-        file.space(&NamespaceRecord { number, namespace })?;
-        known.insert(id, number);
-        Ok(number)
-    }
-
-    fn save_run(
-        &mut self,
-        core: &SharedIndex,
-        file: &mut snapshot::SnapshotWriter<'_>,
-        chosen: RunToSave,
-        space: u32,
-    ) -> io::Result<()> {
-        let RunToSave {
-            run, blocks, depth, ..
-        } = chosen;
-        let head = core.heads.get(&core.body, run);
-        let hashes: Vec<_> = self
-            .writer
-            .hashes_of(core, run)
-            .take(blocks as usize)
-            .map(SequenceHash)
-            .collect();
-        let holders = self.holders_to_save(core, run);
-        let (names, engine) = self.names_to_save(run, blocks);
-        let parent = (head.parent() != NO_RUN).then(|| ParentLink {
-            run: head.parent(),
-            attach: head.attach(),
-        });
-        file.run(&RunRecord {
-            id: run,
-            space,
-            parent,
-            depth,
-            hashes: &hashes,
-            holders: &holders,
-            names: &names,
-            engine: &engine,
-        })
-    }
-
-    fn holders_to_save(&mut self, core: &SharedIndex, run: u32) -> Vec<HolderRecord> {
-        let mut holders = Vec::new();
-        let targets = &self.targets;
-        self.writer.each_holder(core, run, |span| {
-            if targets.get(span.slot).retired {
-                return;
-            }
-            holders.push(HolderRecord {
-                slot: span.slot,
-                tier: Tier::ALL[span.tier as usize],
-                start: span.start,
-                end: span.end,
-            });
-        });
-        holders
-    }
-
-    /// Returns the stretches of engine hashes of a run's first `blocks` blocks, and the hashes.
-    fn names_to_save(&self, run: u32, blocks: u32) -> (Vec<NameStretch>, Vec<EngineHash>) {
-        let (mut names, mut engine) = (Vec::new(), Vec::new());
-        for mut stretch in self.names.names_of(run) {
-            // A name may belong to a block that is only expected now.
-            stretch
-                .names
-                .truncate(blocks.saturating_sub(stretch.at) as usize);
-            let count = count(stretch.names.len());
-            if count > 0 {
-                names.push(NameStretch {
-                    group: stretch.group,
-                    size: stretch.size,
-                    at: stretch.at,
-                    count,
-                });
-                engine.append(&mut stretch.names);
-            }
-        }
-        (names, engine)
+        };
+        slots.into_iter().map(record).collect()
     }
 }

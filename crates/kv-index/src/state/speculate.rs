@@ -140,7 +140,7 @@ impl IndexState {
         };
         let (slot, generation, expires) = (next.slot, next.generation, next.expires);
         let (blocks, new, ends) = if let Some(blocks) = known {
-            let trusted = self.targets.get(slot).trusted;
+            let trusted = self.targets.get(slot).is_credited();
             let expected = SpeculativeBlocks {
                 span: blocks.span_of(slot, EXPECTED),
                 expires,

@@ -169,7 +169,7 @@ impl IndexState {
         run: u32,
         span: TierSpan,
     ) -> Result<(), NoFreeLines> {
-        let trusted = self.targets.get(span.slot).trusted;
+        let trusted = self.targets.get(span.slot).is_credited();
         let before = self.capture(core, run, span.slot);
         let CoverChange { in_tier, at_all } = self.writer.cover(core, run, span, trusted)?;
         self.count(span.slot, span.tier, i64::from(in_tier), i64::from(at_all));

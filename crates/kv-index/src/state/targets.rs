@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use kv_blocks::{BlockSize, Target, Tier, WorkerId};
+use kv_blocks::{BlockSize, StreamPosition, Target, Tier, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{copies::Copies, runs::MAX_SLOTS};
@@ -49,6 +49,14 @@ pub(crate) struct TargetState {
     /// Confirmed blocks in any tier.
     pub(crate) block_count: u64,
     pub(crate) copies: Copies,
+    /// The batch of its stream up to which all updates are applied, if another process could
+    /// continue there.
+    pub(crate) position: Option<StreamPosition>,
+    /// Whether its blocks are from an earlier process, and its stream has not proven yet that it
+    /// continues at `position`.
+    pub(crate) unproven: bool,
+    /// Whether other publishers than the engine have had a part in its content.
+    pub(crate) shared: bool,
 }
 
 impl TargetState {
@@ -63,7 +71,15 @@ impl TargetState {
             blocks: [0; Tier::ALL.len()],
             block_count: 0,
             copies: Copies::default(),
+            position: None,
+            unproven: false,
+            shared: false,
         }
+    }
+
+    /// Returns whether lookups credit its announced blocks.
+    pub(crate) fn is_credited(&self) -> bool {
+        self.trusted && !self.unproven
     }
 }
 
@@ -126,12 +142,14 @@ impl TargetTable {
             ref model,
             block_size,
             trusted,
+            shared,
             ..
         } = *self.get(slot);
         let fresh = self.add(TargetState {
             model: model.clone(),
             block_size: block_size.map(OwnBlockSize::to_expected),
             trusted,
+            shared,
             ..TargetState::new(target)
         })?;
         self.get_mut(slot).retired = true;

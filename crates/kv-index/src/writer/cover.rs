@@ -108,6 +108,7 @@ impl TreeWriter {
         run: u32,
         head: &mut RunHead,
     ) -> Result<(), NoFreeLines> {
+        self.changed.mark(run);
         core.heads.begin(&core.body, run);
         let done = self.write_holders(core, head);
         core.heads.end(&core.body, run, head);

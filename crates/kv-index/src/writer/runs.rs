@@ -83,6 +83,7 @@ impl TreeWriter {
         let head = self
             .write_new_run(core, run, part, add_holders)
             .inspect_err(|NoFreeLines| self.nodes.end(run))?;
+        self.changed.mark(run);
         core.heads.begin(&core.body, run);
         core.heads.end(&core.body, run, &head);
         self.nodes
@@ -163,6 +164,7 @@ impl TreeWriter {
         } else {
             before
         };
+        self.changed.mark(run);
         core.heads.begin(&core.body, run);
         let words = core
             .body

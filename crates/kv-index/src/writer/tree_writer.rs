@@ -6,6 +6,7 @@ use super::{change::ChangeEffects, forks::Forks, run_nodes::RunNodes};
 use crate::{
     arena::{Extents, LINE_BYTES, LINE_WORDS},
     atomic::Ordering,
+    changed_runs::ChangedRuns,
     lookup::SharedIndex,
     namespaces::NamespaceId,
     runs::{Holders, MAX_RUNS, RunHead},
@@ -52,6 +53,8 @@ pub(crate) struct TreeWriter {
     pub(super) blocks: u64,
     pub(super) pin: RunPin,
     pub(crate) effects: ChangeEffects,
+    /// Runs with other blocks or holders than a save in progress has copied.
+    pub(crate) changed: ChangedRuns,
 }
 
 impl TreeWriter {
@@ -69,6 +72,7 @@ impl TreeWriter {
             blocks: 0,
             pin: RunPin::default(),
             effects: ChangeEffects::default(),
+            changed: ChangedRuns::default(),
         }
     }
 

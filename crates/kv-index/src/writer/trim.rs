@@ -82,6 +82,7 @@ impl TreeWriter {
             self.unmark(core, TableEntry { key, block_ref });
         }
         let lines = self.nodes.get(run).lines;
+        self.changed.mark(run);
         core.heads.begin(&core.body, run);
         if retained == 0 {
             if head.has_area() {

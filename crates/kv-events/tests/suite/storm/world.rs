@@ -349,6 +349,7 @@ impl StormWorld {
                     self.index.mark_loss(TARGET);
                     self.doubtful = true;
                 }
+                Action::Confirm => panic!("nothing was to be resumed"),
                 Action::RequestReplay { from } => self.answer = Some(self.whole_answer(from)),
             }
         }

@@ -251,7 +251,16 @@ fn impossible_records_are_refused() {
         "the parts of these cases are valid by themselves"
     );
     let blocks_before_runs = [&[kind::HOLDERS][..], &ZERO, &ONE, &[0], &ONE, &ZERO].concat();
-    let target = [&[kind::TARGET][..], &ZERO, &ZERO, &ZERO, &[0], &ZERO, &[0]].concat();
+    let target = [
+        &[kind::TARGET][..],
+        &ZERO,
+        &ZERO,
+        &ZERO,
+        &[0],
+        &ZERO,
+        &[0, 0],
+    ]
+    .concat();
     let message = refusal(&[HEAD, &target, &blocks_before_runs]);
     assert!(
         message.contains("held blocks in front of the first run"),

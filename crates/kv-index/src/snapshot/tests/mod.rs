@@ -8,8 +8,8 @@ mod round_trip;
 use std::sync::Arc;
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Namespace, PromptIdentity, SequenceHash, Target,
-    Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, Namespace, PromptIdentity, SequenceHash,
+    StreamPosition, Target, Tier, WorkerId,
 };
 
 use super::{records::kind, *};
@@ -122,6 +122,10 @@ fn small() -> SampleContent {
         model: Some("qwen".into()),
         block_sizes: vec![size(16), size(64)],
         member,
+        position: (slot == 3).then_some(StreamPosition {
+            seq: 9,
+            digest: u64::MAX - 1,
+        }),
     };
     let root = OwnRun {
         id: 5,

@@ -128,7 +128,8 @@ fn sample() -> impl Strategy<Value = SampleContent> {
         common,
         proven,
     }));
-    let target = (text(), vec(1..=65_536_u64, 0..8), member);
+    let position = option::of((any::<u64>(), any::<u64>()));
+    let target = (text(), vec(1..=65_536_u64, 0..8), member, position);
     let space = (text(), text(), any::<bool>());
     (vec(space, 3), vec(target, 0..4), vec(draft(), 0..12)).prop_map(|(spaces, targets, drafts)| {
         let space = |(number, (lora, salt, exact)): (u32, _)| {
@@ -149,7 +150,10 @@ fn sample() -> impl Strategy<Value = SampleContent> {
                 },
             }
         };
-        let target = |(slot, (model, sizes, member)): (u32, (_, Vec<u64>, _))| TargetRecord {
+        let target = |(slot, (model, sizes, member, position)): (
+            u32,
+            (_, Vec<u64>, _, Option<(u64, u64)>),
+        )| TargetRecord {
             slot: slot * 1000,
             target: Target {
                 worker: WorkerId(u32::MAX - slot),
@@ -158,6 +162,7 @@ fn sample() -> impl Strategy<Value = SampleContent> {
             model,
             block_sizes: sizes.into_iter().map(size).collect(),
             member,
+            position: position.map(|(seq, digest): (u64, u64)| StreamPosition { seq, digest }),
         };
         let targets: Vec<TargetRecord> = (0..).zip(targets).map(target).collect();
         let runs = fitted(drafts, &targets);

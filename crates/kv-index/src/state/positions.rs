@@ -1,0 +1,73 @@
+//! Positions of targets in their streams, and blocks that wait for the proof of one.
+
+use kv_blocks::{StreamPosition, Target};
+
+use super::IndexState;
+use crate::lookup::SharedIndex;
+
+impl IndexState {
+    /// Records the batch up to which all updates of a target are applied.
+    pub(crate) fn note_position(&mut self, target: Target, position: Option<StreamPosition>) {
+        if let Some(slot) = self.targets.find(target) {
+            self.targets.get_mut(slot).position = position;
+        }
+    }
+
+    /// Records that other publishers than the engine have a part in a target's content.
+    pub(crate) fn note_shared(&mut self, target: Target) {
+        if let Some(slot) = self.targets.find(target) {
+            self.targets.get_mut(slot).shared = true;
+        }
+    }
+
+    /// Returns the position at which a target's unproven blocks must be continued.
+    pub(crate) fn resume_position(&self, target: Target) -> Option<StreamPosition> {
+        let owner = self.targets.get(self.targets.find(target)?);
+        owner.position.filter(|_| owner.unproven)
+    }
+
+    /// Returns the targets whose blocks are not proven.
+    pub(crate) fn unproven(&self) -> Vec<Target> {
+        let slots = self.targets.iter();
+        let unproven = slots.filter(|(_, slot)| self.targets.get(*slot).unproven);
+        unproven.map(|(target, _)| target).collect()
+    }
+
+    /// Withholds the credit for a target's blocks until [`IndexState::confirm`].
+    pub(super) fn await_proof(&mut self, core: &SharedIndex, slot: u32, at: StreamPosition) {
+        let owner = self.targets.get_mut(slot);
+        owner.position = Some(at);
+        if owner.is_credited() {
+            core.set_untrusted(slot, true);
+        }
+        owner.unproven = true;
+    }
+
+    /// Credits a target's unproven blocks. Returns whether predictions may stand beside them.
+    pub(crate) fn confirm(&mut self, core: &SharedIndex, target: Target) -> bool {
+        let Some(slot) = self.targets.find(target) else {
+            return false;
+        };
+        let owner = self.targets.get_mut(slot);
+        let was_unproven = std::mem::take(&mut owner.unproven);
+        if was_unproven && owner.trusted {
+            core.set_untrusted(slot, false);
+        }
+        was_unproven && self.speculative.blocks() > 0
+    }
+
+    /// Ends the wait for a proof, since the blocks that wait for it are being cleared.
+    pub(crate) fn end_resumption(&mut self, core: &SharedIndex, target: Target) {
+        self.confirm(core, target);
+        self.note_position(target, None);
+    }
+
+    /// Returns the position to save for a target. `None`: another process could not continue its
+    /// content from the engine's stream, because other publishers have a part in it, or because it
+    /// has chunks, which are not saved.
+    pub(super) fn position_to_save(&self, slot: u32) -> Option<StreamPosition> {
+        let owner = self.targets.get(slot);
+        let continues = !owner.shared && !self.chunks.has_any(slot);
+        owner.position.filter(|_| continues)
+    }
+}
