@@ -98,7 +98,10 @@ impl FuzzedSequencer {
                     );
                     self.applied = Some(seq);
                 }
-                Action::Apply(_) | Action::ApplyLabelled { .. } | Action::Envelope(_) => {}
+                Action::Apply(_)
+                | Action::ApplyLabelled { .. }
+                | Action::Envelope(_)
+                | Action::Confirm => {}
                 Action::Clear | Action::Loss => self.applied = None,
                 Action::RequestReplay { .. } => assert!(self.replay && at == last),
             }

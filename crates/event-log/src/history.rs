@@ -22,7 +22,6 @@ impl LogHistory {
     pub async fn next(&mut self) -> Result<Option<LogMessage>, JetStreamError> {
         loop {
             let Some((log_seq, message)) = self.reader.next().await? else {
-                self.member.set_in_hand(None);
                 return Ok(None);
             };
             self.member.set_in_hand(Some(log_seq));

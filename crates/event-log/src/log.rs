@@ -317,6 +317,11 @@ impl LogMember {
         self.log.releases.lock().extend(released);
     }
 
+    /// Records that the past of the stream was read, or is given up.
+    pub fn set_past_read(&self) {
+        self.state.set_in_hand(None);
+    }
+
     /// Counts a repair from the engine's replay.
     pub fn record_repair(&self) {
         add(&self.log.counters.repairs, 1);

@@ -49,9 +49,12 @@ impl MemberState {
         }
     }
 
-    /// Queues a message of the log. A full queue is emptied: its reader must ask the engine in any
-    /// case.
+    /// Queues a message of the log for a follower; other roles follow the engine. A full queue is
+    /// emptied, since its reader must ask the engine in any case; returns how many were dropped.
     pub(crate) fn push(&self, log_seq: u64, message: LogMessage) -> u64 {
+        if *self.role.borrow() != StreamRole::Follower {
+            return 0;
+        }
         let mut queue = self.queue.lock();
         let bytes = message.bytes();
         let mut dropped = 0;
@@ -121,13 +124,27 @@ mod tests {
     use super::*;
     use crate::LogBatch;
 
+    fn follower() -> MemberState {
+        let member = MemberState::new("w.0".into());
+        member.role.send_replace(StreamRole::Follower);
+        member
+    }
+
+    #[test]
+    fn an_owner_is_not_told_what_it_published() {
+        let member = MemberState::new("w.0".into());
+        member.role.send_replace(StreamRole::Owner);
+        member.push(5, tail(0));
+        assert_eq!(member.try_next(), None);
+    }
+
     fn tail(seq: u64) -> LogMessage {
         LogMessage::Tail(StreamPosition { seq, digest: 0 })
     }
 
     #[test]
     fn the_first_unapplied_message_is_the_one_in_hand_or_in_front() {
-        let member = MemberState::new("w.0".into());
+        let member = follower();
         assert_eq!(member.first_unapplied(), None);
         member.push(5, tail(0));
         member.push(9, tail(1));
@@ -142,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_is_emptied_and_says_so() {
-        let member = MemberState::new("w.0".into());
+        let member = follower();
         for seq in 0..MAX_MESSAGES as u64 {
             assert_eq!(member.push(seq, tail(seq)), 0);
         }
