@@ -1,5 +1,7 @@
 //! Builds the router from its parts: creates, connects and starts them. It makes no decisions.
 
+#[cfg(feature = "nats")]
+mod bus;
 mod error;
 mod features;
 mod listeners;
@@ -75,6 +77,8 @@ pub(crate) struct RunningRouter {
     tasks: RouterTasks,
     lmcache: Option<Arc<Controller>>,
     cache: Arc<ResponseCache>,
+    #[cfg(feature = "nats")]
+    bus: Option<bus::Bus>,
 }
 
 /// The signals that end tasks in an orderly way.
@@ -181,21 +185,32 @@ async fn start_on(
     let (serve_metrics, requires_key) = (settings.metrics.enabled, extras.keys.required());
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
-    let fleet = Arc::new(Fleet::start(
-        FleetParts {
-            config: FleetConfig::of(&settings),
-            models: settings.models,
-            kv_cache_index: settings.kv_cache_index,
-            redis: redis.clone(),
-            max_prefix_length: settings.prefix_routing.max_prefix_length,
-            hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
-            index: Arc::clone(&index),
-            scheme,
-            clock,
-            on_verdict: extras.on_verdict,
-        },
-        &mut registry,
-    )?);
+    #[cfg(feature = "nats")]
+    let bus = bus::Bus::start(&settings, clock, &mut registry).await?;
+    #[cfg(not(feature = "nats"))]
+    if settings.replicas.mode != config::ReplicaMode::Alone {
+        return Err(StartError::NoNats);
+    }
+    let fleet_parts = FleetParts {
+        config: FleetConfig::of(&settings),
+        models: settings.models,
+        kv_cache_index: settings.kv_cache_index,
+        redis: redis.clone(),
+        max_prefix_length: settings.prefix_routing.max_prefix_length,
+        hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
+        index: Arc::clone(&index),
+        scheme,
+        clock,
+        on_verdict: extras.on_verdict,
+    };
+    #[cfg(feature = "nats")]
+    let fleet = {
+        let log = bus.as_ref().map(|bus| Arc::clone(&bus.log));
+        Fleet::start_with_event_log(fleet_parts, log, &mut registry)?
+    };
+    #[cfg(not(feature = "nats"))]
+    let fleet = Fleet::start(fleet_parts, &mut registry)?;
+    let fleet = Arc::new(fleet);
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
     let exporter = SpanExporter::new(&settings.tracing, clock, &mut registry)?;
     let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
@@ -301,6 +316,8 @@ async fn start_on(
         handing,
         lmcache,
         cache,
+        #[cfg(feature = "nats")]
+        bus,
     };
     Ok((running, gateway))
 }
@@ -376,6 +393,10 @@ impl RunningRouter {
             probes.stop().await;
         }
         self.fleet.stop().await;
+        #[cfg(feature = "nats")]
+        if let Some(bus) = self.bus {
+            bus.log.leave().await;
+        }
         self.cache.stop().await;
         if let Some(controller) = self.lmcache {
             controller.stop().await;

@@ -25,6 +25,15 @@ pub(crate) enum StartError {
     Tokens(#[from] tokenization::SharedTokensError),
     /// The probe listener cannot be started.
     Probes(#[from] gateway::ProbeListenerError),
+    /// The routers' bus cannot be used.
+    #[cfg(feature = "nats")]
+    Bus(#[from] super::bus::BusError),
+    /// The settings name a bus that this program has no part for.
+    #[cfg(not(feature = "nats"))]
+    #[error(
+        "replicas.mode is nats, but this program was built without NATS: build it with the feature `nats`"
+    )]
+    NoNats,
     /// A running process did not hand over its listening sockets.
     Takeover(#[from] TakeoverError),
 }
