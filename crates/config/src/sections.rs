@@ -40,7 +40,7 @@ pub use discovery::{DiscoverySection, DnsName};
 pub use health::{CircuitBreakerSection, HealthChecksSection};
 pub use hooks::{HookEntry, HookErrorAction, HookRejection};
 pub use kv_cache_index::{IndexBackend, KvCacheIndexSection, PrefixEventSource};
-pub use kv_events::{BlockHashKind, KvEventsSection};
+pub use kv_events::{BlockHashKind, IndexSnapshotSection, KvEventsSection};
 pub use logging::{LogFormat, LogLevel, LoggingSection, MetricsSection};
 pub use models::{ChatTemplateSetting, ModelEntry, ModelRule, ModelsSection, TokenizerSetting};
 pub use redis::{CacheFallback, CacheRedis, RedisSection};

@@ -97,6 +97,7 @@ fn parts(settings: &Settings, environment: &Environment, clock: Clock) -> FleetP
         // Probing follows no stream: nothing is ever put into this index.
         index: Arc::new(KvIndex::new(IndexSettings::default())),
         scheme: SCHEME,
+        earlier: Vec::new(),
         clock,
         on_verdict: Arc::new(|_| {}),
     }

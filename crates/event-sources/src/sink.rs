@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use kv_blocks::{IndexUpdate, StreamPosition, Target, Tier};
+use kv_blocks::{BlockSize, IndexUpdate, StreamPosition, Target, Tier};
 use kv_events::standard::StreamOutput;
 use kv_index::{KvIndex, MediumStream, Publisher, UpdateOutcome};
 use parking_lot::RwLock;
@@ -37,8 +37,9 @@ pub trait BlockSink: fmt::Debug + Send + Sync {
         let _ = (target, position);
     }
     /// Credits the target's blocks from an earlier process: see [`KvIndex::confirm`].
-    fn confirm(&self, target: Target) {
+    fn confirm(&self, target: Target) -> Option<BlockSize> {
         let _ = target;
+        None
     }
 }
 
@@ -67,8 +68,8 @@ impl BlockSink for KvIndex {
         KvIndex::note_position(self, target, position);
     }
 
-    fn confirm(&self, target: Target) {
-        KvIndex::confirm(self, target);
+    fn confirm(&self, target: Target) -> Option<BlockSize> {
+        KvIndex::confirm(self, target)
     }
 }
 

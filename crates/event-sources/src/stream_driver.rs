@@ -4,7 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use kv_blocks::{IndexUpdate, Moment, NamedBlocks, StoredBlocks, StreamPosition, Target, Tier};
+use kv_blocks::{
+    BlockSize, IndexUpdate, Moment, NamedBlocks, StoredBlocks, StreamPosition, Target, Tier,
+};
 #[cfg(feature = "nats")]
 use kv_events::{AcceptedBatch, Continuation, ContinuationOutcome};
 use kv_events::{
@@ -48,9 +50,17 @@ pub(crate) struct StreamDriver {
     other_block_size: u64,
     lag_ms: Option<f64>,
     last_error: Option<String>,
-    /// The position that the sink knows.
-    noted: Option<StreamPosition>,
+    saved: SavedPart,
     accepted_record: AcceptedRecord,
+}
+
+/// What snapshots of the index have of a stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct SavedPart {
+    /// The position that the sink knows.
+    position: Option<StreamPosition>,
+    /// Tokens per block of the blocks from an earlier process: no event repeats it.
+    block_size: Option<u32>,
 }
 
 impl StreamDriver {
@@ -68,7 +78,7 @@ impl StreamDriver {
             other_block_size: 0,
             lag_ms: None,
             last_error: None,
-            noted: None,
+            saved: SavedPart::default(),
             accepted_record: AcceptedRecord::default(),
         }
     }
@@ -129,7 +139,10 @@ impl StreamDriver {
                 Action::Apply(update) => self.apply(update, None),
                 Action::ApplyLabelled { update, label } => self.apply(update, Some(&*label)),
                 Action::Envelope(output) => self.envelope(&output),
-                Action::Clear => self.sink.clear(self.spec.target),
+                Action::Clear => {
+                    self.saved.block_size = None;
+                    self.sink.clear(self.spec.target);
+                }
                 Action::Loss => self.sink.mark_loss(self.spec.target),
                 Action::Confirm => self.confirm(),
                 Action::RequestReplay { from } => requested = Some(from),
@@ -182,17 +195,18 @@ impl StreamDriver {
         self.sequencer.position()
     }
 
-    fn confirm(&self) {
+    fn confirm(&mut self) {
         tracing::info!(worker = %self.spec.worker, endpoint = %self.spec.endpoint,
             "event stream continues where the snapshot of the index ends: its blocks are kept");
-        self.sink.confirm(self.spec.target);
+        let size = self.sink.confirm(self.spec.target);
+        self.saved.block_size = size.map(BlockSize::tokens);
     }
 
     /// Records up to which batch the sink has all updates.
     fn note_position(&mut self) {
         let position = self.sequencer.position();
-        if self.noted != position {
-            self.noted = position;
+        if self.saved.position != position {
+            self.saved.position = position;
             self.sink.note_position(self.spec.target, position);
         }
     }
@@ -256,7 +270,7 @@ impl StreamDriver {
         self.past_epochs += self.sequencer.epoch();
         // What it was to resume is cleared.
         self.spec.sequencer.resume = None;
-        self.noted = None;
+        self.saved = SavedPart::default();
         self.sequencer = Sequencer::new(self.spec.sequencer.clone());
         self.sequencer.set_accepted_record(self.accepted_record);
         self.connected_at = None;
@@ -308,7 +322,7 @@ impl StreamDriver {
             lag_events: self.sequencer.lag_events(),
             lag_ms: self.lag_ms,
             last_event_at: self.sequencer.last_event_at(),
-            block_size: self.sequencer.announced_block_size(),
+            block_size: (self.sequencer.announced_block_size()).or(self.saved.block_size),
             rank: self.sequencer.announced_rank(),
             other_block_size: self.other_block_size,
             last_error: self.last_error.clone(),

@@ -7,8 +7,8 @@ use prometheus_client::registry::Registry;
 use prompt::PromptModel;
 
 use crate::{
-    FailureKind, FleetConfig, FleetParts, FleetStartError, PrefixViewService, Snapshot,
-    artefacts::ArtefactStore, prefix_view::PrefixViewParts, supervisor::AFTER_STALL,
+    FailureKind, FleetConfig, FleetParts, FleetStartError, NumberedWorker, PrefixViewService,
+    Snapshot, artefacts::ArtefactStore, prefix_view::PrefixViewParts, supervisor::AFTER_STALL,
     supervisors::Supervisors, telemetry::FleetCollector, worker_machine::WorkerEvent,
     worker_table::WorkerTable,
 };
@@ -73,7 +73,8 @@ impl Fleet {
             Arc::clone(&artefacts),
             parts.on_verdict,
             parts.scheme,
-        );
+        )
+        .with_earlier(parts.earlier);
         supervisors.apply(&config)?;
         Ok(Self {
             worker_table,
@@ -208,6 +209,18 @@ impl Fleet {
     /// Returns the prefix view; `None`: the configuration disables it.
     pub fn prefixes(&self) -> Option<&PrefixViewService> {
         self.prefixes.as_ref()
+    }
+
+    /// Returns the workers with their numbers, which name them in a snapshot of the index. Empty once
+    /// the fleet is stopped.
+    pub fn numbered_workers(&self) -> Vec<NumberedWorker> {
+        self.supervisors.numbered()
+    }
+
+    /// Drops what a snapshot had of workers that are not configured and were not discovered either.
+    /// Returns how many there were. They get no number of then afterwards.
+    pub fn forget_unclaimed(&self) -> usize {
+        self.supervisors.forget_unclaimed()
     }
 
     /// Stops and awaits every supervisor and every stream. A second call returns at once.

@@ -59,7 +59,7 @@ pub use model_report::{ListedModel, ModelListReply};
 pub use prefix_view::{PrefixStream, PrefixViewService, RedisPool};
 pub use probe::event_endpoints::EventEndpoint;
 pub use served_models::{ServedLora, ServedModel, ServedModels};
-pub use settings::{FleetParts, OnVerdict};
+pub use settings::{FleetParts, NumberedWorker, OnVerdict};
 pub use snapshot::{
     CacheSource, EngineLoad, EngineView, KvCacheView, ModelCandidate, ModelView, OtherTarget,
     PrefixCacheCounters, RankView, Snapshot, UnusableTarget, WorkerConnection, WorkerView,

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use kv_blocks::HashScheme;
+use kv_blocks::{HashScheme, WorkerId};
 use kv_index::KvIndex;
 use net::Clock;
 
@@ -11,6 +11,17 @@ use crate::{FleetConfig, HubCache, RedisPool, WorkerVerdict};
 /// Callback for every verdict: the first of each worker, and one per change of state. Called from
 /// supervisor tasks: it must not block.
 pub type OnVerdict = Arc<dyn Fn(&WorkerVerdict) + Send + Sync>;
+
+/// A worker and its number in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumberedWorker {
+    /// Its number.
+    pub id: WorkerId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its base URL.
+    pub url: String,
+}
 
 /// Arguments of [`crate::Fleet::start`].
 pub struct FleetParts {
@@ -30,6 +41,9 @@ pub struct FleetParts {
     pub index: Arc<KvIndex>,
     /// The hash scheme of the index.
     pub scheme: HashScheme,
+    /// Workers of an earlier process whose blocks are in the index: a worker with the same name and
+    /// URL gets the same number, and with it the blocks.
+    pub earlier: Vec<NumberedWorker>,
     /// The process's clock.
     pub clock: Clock,
     /// Callback for every verdict.

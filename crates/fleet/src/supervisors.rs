@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use self::set::{SupervisorHandle, SupervisorSet};
 use crate::{
-    FleetConfig, FleetStartError, OnVerdict,
+    FleetConfig, FleetStartError, NumberedWorker, OnVerdict,
     artefacts::ArtefactStore,
     replacement,
     supervisor::Supervisor,
@@ -54,6 +54,12 @@ impl Supervisors {
             scheme,
             supervisors: Mutex::default(),
         }
+    }
+
+    /// Sets the workers of an earlier process. Called before any worker is known.
+    pub(crate) fn with_earlier(self, earlier: Vec<NumberedWorker>) -> Self {
+        *self.supervisors.lock() = SupervisorSet::new(earlier);
+        self
     }
 
     /// See [`crate::Fleet::apply`].
@@ -197,6 +203,20 @@ impl Supervisors {
         };
         // The sender lives as long as the table does.
         let _ = reported.wait_for(all).await;
+    }
+
+    /// See [`crate::Fleet::numbered_workers`].
+    pub(crate) fn numbered(&self) -> Vec<NumberedWorker> {
+        self.supervisors.lock().numbered()
+    }
+
+    /// See [`crate::Fleet::forget_unclaimed`].
+    pub(crate) fn forget_unclaimed(&self) -> usize {
+        let unclaimed = self.supervisors.lock().take_unclaimed();
+        for id in &unclaimed {
+            self.worker_table.forget_model(*id);
+        }
+        unclaimed.len()
     }
 
     /// Signals every supervisor to end.

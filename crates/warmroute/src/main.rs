@@ -14,6 +14,7 @@ mod events_command;
 mod examples;
 mod explain;
 mod from_settings;
+mod index_snapshot;
 mod indexer_command;
 mod limits;
 mod live;

@@ -39,6 +39,7 @@ pub(crate) use self::listeners::ListenAddresses;
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
+    index_snapshot::IndexSnapshots,
     live::{self, LiveConfig, SourceTexts},
     log_queue, stall_watch,
     takeover::{self, InheritedSockets, SocketHandover},
@@ -79,11 +80,12 @@ pub(crate) struct RunningRouter {
     cache: Arc<ResponseCache>,
     #[cfg(feature = "nats")]
     bus: Option<bus::Bus>,
+    snapshots: Option<Arc<IndexSnapshots>>,
 }
 
 /// The signals that end tasks in an orderly way.
 struct StopSignals {
-    /// The decision log and the exporter of spans.
+    /// The decision log, the exporter of spans and the saves of the index.
     sinks: watch::Sender<bool>,
     admin: watch::Sender<bool>,
 }
@@ -96,6 +98,7 @@ struct RouterTasks {
     admin: JoinHandle<()>,
     log: Option<JoinHandle<()>>,
     spans: Option<JoinHandle<()>>,
+    snapshots: Option<JoinHandle<()>>,
 }
 
 /// Binds every listener, or takes them over from the running process, then starts everything behind
@@ -186,11 +189,22 @@ async fn start_on(
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     #[cfg(feature = "nats")]
-    let bus = bus::Bus::start(&settings, clock, &mut registry).await?;
+    let (bus, restored) = bus::Bus::start(&settings, &index, clock, &mut registry)
+        .await?
+        .map_or((None, None), |(bus, restored)| (Some(bus), restored));
     #[cfg(not(feature = "nats"))]
     if settings.replicas.mode != config::ReplicaMode::Alone {
         return Err(StartError::NoNats);
     }
+    #[cfg(not(feature = "nats"))]
+    let restored = None;
+    let snapshots = IndexSnapshots::new(&settings.kv_events.snapshot, &index, clock, &mut registry);
+    // What the routers share is younger than a file.
+    let earlier = match (restored, &snapshots) {
+        (Some(restored), _) => restored,
+        (None, Some(snapshots)) => snapshots.load().await,
+        (None, None) => Vec::new(),
+    };
     let fleet_parts = FleetParts {
         config: FleetConfig::of(&settings),
         models: settings.models,
@@ -200,6 +214,7 @@ async fn start_on(
         hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
         index: Arc::clone(&index),
         scheme,
+        earlier,
         clock,
         on_verdict: extras.on_verdict,
     };
@@ -211,6 +226,8 @@ async fn start_on(
     #[cfg(not(feature = "nats"))]
     let fleet = Fleet::start(fleet_parts, &mut registry)?;
     let fleet = Arc::new(fleet);
+    #[cfg(feature = "nats")]
+    let bus = bus.map(|bus| bus.keep_snapshots(&fleet, &index, clock));
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
     let exporter = SpanExporter::new(&settings.tracing, clock, &mut registry)?;
     let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
@@ -293,7 +310,13 @@ async fn start_on(
     if is_takeover {
         wait_for_first_probes(&live, &fleet).await;
     }
+    if let Some(snapshots) = &snapshots {
+        snapshots.wait_for_proofs().await;
+    }
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
+    let saving = snapshots
+        .clone()
+        .map(|snapshots| runtime::spawn(snapshots.run(Arc::clone(&fleet), sinks_stopped.clone())));
     let running = RunningRouter {
         addresses,
         probes: Mutex::new(None),
@@ -310,6 +333,7 @@ async fn start_on(
             data: runtime::spawn(Arc::clone(&draining).carry(listening)),
             log: log.map(|log| runtime::spawn(log.write(sinks_stopped.clone()))),
             spans: exporter.map(|exporter| runtime::spawn(exporter.run(sinks_stopped))),
+            snapshots: saving,
             admin: runtime::spawn(admin::serve(parts, operators, admin_stopped)),
         },
         draining,
@@ -318,6 +342,7 @@ async fn start_on(
         cache,
         #[cfg(feature = "nats")]
         bus,
+        snapshots,
     };
     Ok((running, gateway))
 }
@@ -392,17 +417,24 @@ impl RunningRouter {
         if let Some(probes) = self.probes.into_inner() {
             probes.stop().await;
         }
+        let workers = self.fleet.numbered_workers();
         self.fleet.stop().await;
         #[cfg(feature = "nats")]
         if let Some(bus) = self.bus {
-            bus.log.leave().await;
+            bus.stop().await;
+        }
+        let handed_over = *self.handing.done().borrow();
+        // After a take-over the file belongs to the other process.
+        if let Some(snapshots) = self.snapshots.filter(|_| !handed_over) {
+            snapshots.save(workers).await;
         }
         self.cache.stop().await;
         if let Some(controller) = self.lmcache {
             controller.stop().await;
         }
         let _ = tokio::time::timeout(Duration::from_secs(5), self.tasks.admin).await;
-        for sink in [self.tasks.log, self.tasks.spans].into_iter().flatten() {
+        let tasks = [self.tasks.log, self.tasks.spans, self.tasks.snapshots];
+        for sink in tasks.into_iter().flatten() {
             let _ = tokio::time::timeout(Duration::from_secs(5), sink).await;
         }
     }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use kv_blocks::HashScheme;
 use routing::PredictionSection;
-use settings::kinds::{int, size};
+use settings::kinds::{int, seconds, size};
 
 settings::section! {
     /// Section `kv_events`.
@@ -14,8 +14,8 @@ settings::section! {
         enabled: bool = "true", live, simulated;
         /// Memory limit of the block index.
         memory_budget: u64 = "512MiB" in size(1 << 20, 1 << 50), restart;
-        /// File that stores the index for the next start.
-        snapshot: Option<PathBuf> = "~", later;
+        /// The index in a file, for the next start.
+        snapshot: IndexSnapshotSection, restart;
         /// Hash function of blocks.
         block_hash: BlockHashKind = "xxh3", restart;
         /// Seed of `xxh3`.
@@ -36,6 +36,18 @@ settings::section! {
         stale_after: Duration = "60s", live;
         /// Predicted cache content of workers without events, from our own decisions.
         prediction: PredictionSection, live;
+    }
+}
+
+settings::section! {
+    /// Section `kv_events.snapshot`: the block index in a file.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct IndexSnapshotSection {
+        /// The file, which is loaded at the start and replaced at each `interval` and at the end. It
+        /// contains cache salts. Unset: a restart begins with an empty index.
+        path: Option<PathBuf> = "~", restart;
+        /// Time between two saves.
+        interval: Duration = "60s" in seconds(1, 86_400), restart;
     }
 }
 

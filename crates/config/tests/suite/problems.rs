@@ -360,7 +360,6 @@ fn a_key_of_a_later_version_accepts_only_its_default() {
         "circuit_breaker: {sweep: 10s}\nmetrics: {exemplars: true}\nadmin: {dashboard: true}\n",
     );
     for (text, path) in [
-        ("kv_events: {snapshot: /s}", "kv_events.snapshot"),
         ("admin: {dashboard: false}", "admin.dashboard"),
         (
             "kv_events: {max_events_per_second: 1000}",

@@ -8,7 +8,7 @@ use event_sources::{
     StandardSink, StandardSinkSpec, ZmqSource,
 };
 use http::HeaderValue;
-use kv_blocks::{DpRank, Target, WorkerId};
+use kv_blocks::{DpRank, StreamPosition, Target, WorkerId};
 use kv_events::standard::StreamKey;
 
 use super::{followed::FollowedStream, settings::StreamSettings, stream_spec::StreamSpec};
@@ -29,6 +29,9 @@ pub(super) struct StreamOwner<'a> {
 impl StreamOwner<'_> {
     /// Starts to follow a stream; the error gives the reason why that is impossible now.
     pub(super) fn open(&self, spec: &StreamSpec) -> Result<FollowedStream, String> {
+        if !spec.resumes() {
+            self.worker_table.forget_unproven(self.id);
+        }
         let source = match spec {
             StreamSpec::Publisher(endpoint) => self.publisher(endpoint)?,
             StreamSpec::Bound { endpoint, .. } => self.bound(endpoint)?,
@@ -58,6 +61,12 @@ impl StreamOwner<'_> {
             worker: self.id,
             rank: DpRank(rank),
         }
+    }
+
+    /// Returns where the stream of a rank must continue for its blocks from an earlier process to be
+    /// valid.
+    fn resume(&self, rank: u32) -> Option<StreamPosition> {
+        self.worker_table.index.resume_position(self.target(rank))
     }
 
     /// Returns the properties of its blocks that are configured.
@@ -92,6 +101,7 @@ impl StreamOwner<'_> {
         spec.replay_endpoint = replay_endpoint;
         spec.topic.clone_from(&publisher.topic);
         spec.defaults = self.defaults();
+        spec.resume = self.resume(publisher.rank);
         spec.settings = self.settings.source_settings();
         Ok(self.follow(spec))
     }
@@ -219,6 +229,7 @@ impl StreamOwner<'_> {
         );
         spec.replay = self.settings.wants_replay();
         spec.defaults = self.defaults();
+        spec.resume = self.resume(rank.0);
         spec.credentials = self.token()?.as_deref().map(parsed).transpose()?;
         spec.topic = self.settings.topic().unwrap_or_default().to_owned();
         spec.settings = self.settings.source_settings();

@@ -33,6 +33,15 @@ impl StreamSpec {
         }
     }
 
+    /// Returns whether blocks of an earlier process may stay when the stream starts: it can prove
+    /// where it continues, or its start has no effect on blocks.
+    pub(crate) fn resumes(&self) -> bool {
+        match self {
+            Self::Publisher(_) | Self::Nats { .. } | Self::Store { .. } => true,
+            Self::Bound { .. } | Self::Standard { .. } | Self::Polled { .. } => false,
+        }
+    }
+
     pub(crate) fn into_publisher(self) -> Option<EventEndpoint> {
         match self {
             Self::Publisher(endpoint) => Some(endpoint),

@@ -9,13 +9,15 @@ use kv_blocks::WorkerId;
 use net::WorkerUrl;
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::supervisor_config::SupervisorConfig;
+use crate::{NumberedWorker, supervisor_config::SupervisorConfig};
 
 /// The supervisors of a fleet.
 #[derive(Default)]
 pub(super) struct SupervisorSet {
-    /// Count of assigned numbers.
+    /// The next number to assign.
     next_id: u32,
+    /// Workers of an earlier process that no configuration has named yet.
+    earlier: Vec<NumberedWorker>,
     pub(super) handles: Vec<SupervisorHandle>,
 }
 
@@ -33,8 +35,35 @@ pub(super) struct SupervisorHandle {
 }
 
 impl SupervisorSet {
+    /// Creates an empty set. Workers like those of an earlier process get their numbers of then.
+    pub(super) fn new(earlier: Vec<NumberedWorker>) -> Self {
+        let numbers = earlier.iter().map(|worker| worker.id.0);
+        Self {
+            next_id: numbers.max().map_or(0, |last| last.saturating_add(1)),
+            earlier,
+            handles: Vec::new(),
+        }
+    }
+
+    /// Returns the workers that are not leaving.
+    pub(super) fn numbered(&self) -> Vec<NumberedWorker> {
+        let staying = self.handles.iter().filter(|handle| !handle.leaving);
+        let numbered = staying.map(|handle| NumberedWorker {
+            id: handle.id,
+            name: Arc::clone(&handle.name),
+            url: handle.url.to_string(),
+        });
+        numbered.collect()
+    }
+
+    /// Gives up the numbers of an earlier process that no worker has taken.
+    pub(super) fn take_unclaimed(&mut self) -> Vec<WorkerId> {
+        let earlier = std::mem::take(&mut self.earlier);
+        earlier.into_iter().map(|worker| worker.id).collect()
+    }
+
     /// Returns the number of a configured worker: that of the same worker in the configuration
-    /// before, or a new one.
+    /// before, or in an earlier process, or a new one.
     pub(super) fn number_of(&mut self, worker: &config::WorkerEntry, url: &WorkerUrl) -> WorkerId {
         // Other trust roots or identities may mean another server, so such a worker counts as
         // another one.
@@ -46,6 +75,12 @@ impl SupervisorSet {
         };
         if let Some(handle) = self.handles.iter().find(same) {
             return handle.id;
+        }
+        let alike = |earlier: &NumberedWorker| {
+            *earlier.name == *worker.name && earlier.url == url.to_string()
+        };
+        if let Some(at) = self.earlier.iter().position(alike) {
+            return self.earlier.swap_remove(at).id;
         }
         self.next_id += 1;
         WorkerId(self.next_id - 1)

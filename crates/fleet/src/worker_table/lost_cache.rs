@@ -14,6 +14,12 @@ impl WorkerTable {
         self.sweeper.wake();
     }
 
+    /// Forgets the blocks of a worker that an earlier process saved and no stream has proven yet.
+    pub(crate) fn forget_unproven(&self, id: WorkerId) {
+        let unproven = self.index.unproven_targets();
+        self.forget_cache(unproven.into_iter().filter(|target| target.worker == id));
+    }
+
     /// Forgets a worker's cached content, and which model it serves.
     pub(crate) fn forget_model(&self, id: WorkerId) {
         self.index.retire_worker(id);

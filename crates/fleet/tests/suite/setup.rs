@@ -77,6 +77,7 @@ pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
         redis: None,
         index: Arc::new(KvIndex::new(IndexSettings::default())),
         scheme: HashScheme::default(),
+        earlier: Vec::new(),
         clock: net::Clock::system(),
         on_verdict: Arc::new(|_| ()),
     }

@@ -365,6 +365,7 @@ fn fleet(settings: Settings, index: Arc<KvIndex>, registry: &mut Registry) -> Fl
         hub_cache: HubCache::from_env(|_| None),
         index,
         scheme: SCHEME,
+        earlier: Vec::new(),
         clock: Clock::system(),
         on_verdict: Arc::new(|_| {}),
     };

@@ -1,6 +1,6 @@
 //! Positions of targets in their streams, for a later process to continue there.
 
-use kv_blocks::{StreamPosition, Target};
+use kv_blocks::{BlockSize, StreamPosition, Target};
 
 use super::KvIndex;
 use crate::state::ClearScope;
@@ -23,12 +23,14 @@ impl KvIndex {
     }
 
     /// Credits a target's restored blocks: its stream continues at their position. Of no effect
-    /// for a target without such blocks.
-    pub fn confirm(&self, target: Target) {
+    /// for a target without such blocks. Returns the size of its own blocks, if it is known: the
+    /// events that have shown it are not repeated.
+    pub fn confirm(&self, target: Target) -> Option<BlockSize> {
         if self.with(|state, core| state.confirm(core, target)) {
             // Beside the announced blocks, they would outlast the removals.
             self.step_by_step(target, &ClearScope::Promises);
         }
+        self.with(|state, _| state.own_block_size(target))
     }
 
     /// Returns the targets with restored blocks that wait for a proof.

@@ -52,6 +52,17 @@ impl<'p> Cursor<'p> {
         BlockSize::new(u64::from(tokens)).map_err(|error| self.damaged(error.to_string()))
     }
 
+    /// Reads a block size; 0 stands for none.
+    pub(super) fn optional_block_size(&mut self) -> Result<Option<BlockSize>, SnapshotError> {
+        let tokens = self.u32()?;
+        if tokens == 0 {
+            return Ok(None);
+        }
+        BlockSize::new(u64::from(tokens))
+            .map(Some)
+            .map_err(|error| self.damaged(error.to_string()))
+    }
+
     /// Reads a text with its length in front.
     pub(super) fn text(&mut self) -> Result<Arc<str>, SnapshotError> {
         let length = self.u32()?;

@@ -146,6 +146,7 @@ impl SnapshotReader {
             rank: DpRank(page.u32()?),
         };
         let model: Option<Arc<str>> = page.optional_text()?;
+        let block_size = page.optional_block_size()?;
         // Collecting stops with the page, whatever the number.
         let block_sizes = (0..page.u32()?)
             .map(|_| page.block_size())
@@ -180,6 +181,7 @@ impl SnapshotReader {
             slot,
             target,
             model,
+            block_size,
             block_sizes,
             member,
             position,

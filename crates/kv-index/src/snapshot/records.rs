@@ -23,6 +23,8 @@ pub(crate) struct TargetRecord {
     pub(crate) target: Target,
     /// The registered model.
     pub(crate) model: Option<Arc<str>>,
+    /// Size of its own blocks, as its events have shown it.
+    pub(crate) block_size: Option<BlockSize>,
     /// Block sizes that it has announced.
     pub(crate) block_sizes: Vec<BlockSize>,
     /// Its membership of a hash group.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use kv_blocks::{HashScheme, Namespace, PromptIdentity, Tier};
+use kv_blocks::{BlockSize, HashScheme, Namespace, PromptIdentity, Tier};
 
 use super::{
     HolderRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord, TargetRecord,
@@ -67,6 +67,7 @@ impl<'w> SnapshotWriter<'w> {
             slot,
             target,
             model,
+            block_size,
             block_sizes,
             member,
             position,
@@ -75,6 +76,8 @@ impl<'w> SnapshotWriter<'w> {
             page.push(kind::TARGET);
             u32s(page, &[*slot, target.worker.0, target.rank.0]);
             optional_text(page, model.as_deref())?;
+            // No size is 0.
+            u32s(page, &[block_size.map_or(0, BlockSize::tokens)]);
             u32s(
                 page,
                 &[length("the block sizes of a target", block_sizes.len())?],

@@ -7,7 +7,10 @@ use std::collections::HashMap;
 
 use kv_blocks::HashScheme;
 
-use super::{IndexState, targets::hash_group};
+use super::{
+    IndexState,
+    targets::{OwnBlockSize, hash_group},
+};
 use crate::{
     SnapshotError,
     engine_hashes::{GroupMembership, NamedStretch},
@@ -134,6 +137,10 @@ impl IndexState {
             self.await_proof(core, slot, position);
         }
         numbers.slots.insert(record.slot, slot);
+        let owner = self.targets.get_mut(slot);
+        owner.block_size = owner
+            .block_size
+            .or(record.block_size.map(OwnBlockSize::Shown));
         let Some(model) = &record.model else { return };
         self.targets.get_mut(slot).model = Some(model.clone());
         match record.member {

@@ -1,8 +1,8 @@
 //! Positions of targets in their streams, and blocks that wait for the proof of one.
 
-use kv_blocks::{StreamPosition, Target};
+use kv_blocks::{BlockSize, StreamPosition, Target};
 
-use super::IndexState;
+use super::{IndexState, targets::OwnBlockSize};
 use crate::lookup::SharedIndex;
 
 impl IndexState {
@@ -60,6 +60,12 @@ impl IndexState {
     pub(crate) fn end_resumption(&mut self, core: &SharedIndex, target: Target) {
         self.confirm(core, target);
         self.note_position(target, None);
+    }
+
+    /// Returns the size of a target's own blocks, if it is known.
+    pub(crate) fn own_block_size(&self, target: Target) -> Option<BlockSize> {
+        let owner = self.targets.get(self.targets.find(target)?);
+        owner.block_size.map(OwnBlockSize::size)
     }
 
     /// Returns the position to save for a target. `None`: another process could not continue its

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kv_blocks::{SequenceHash, Tier};
 
-use super::IndexState;
+use super::{IndexState, targets::OwnBlockSize};
 use crate::{
     index_copy::{CopyEnd, RunCopies, RunIdentity},
     lookup::SharedIndex,
@@ -152,6 +152,7 @@ impl IndexState {
                 slot,
                 target: owner.target,
                 model: owner.model.clone(),
+                block_size: owner.block_size.map(OwnBlockSize::size),
                 block_sizes: self.names.sizes(slot).to_vec(),
                 member: members.get(&slot).copied(),
                 position: self.position_to_save(slot),

@@ -42,6 +42,7 @@ fn workers(upstream: &Arc<FakeUpstream>) -> WorkerClient {
         hub_cache: HubCache::from_env(|_| None),
         index: Arc::new(KvIndex::new(IndexSettings::default())),
         scheme: SCHEME,
+        earlier: Vec::new(),
         clock: Clock::system(),
         on_verdict: Arc::new(|_| {}),
     };

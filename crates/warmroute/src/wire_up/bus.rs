@@ -3,15 +3,23 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use config::{ReplicaMode, Settings};
-use event_log::{EventLog, EventLogSettings, LogNameError, LogNames, ResetError};
+use event_log::{
+    EventLog, EventLogSettings, LogNameError, LogNames, ResetError, SnapshotSettings,
+    SnapshotSource, SnapshotStore, SnapshotTask,
+};
+use fleet::{Fleet, NumberedWorker};
+use kv_index::KvIndex;
 use nats_client::{
     NatsConnection, NatsCredentials, NatsCredentialsError, NatsDialer, NatsServer, NatsServerError,
     SharedConnection,
 };
 use net::{Clock, Destinations};
 use prometheus_client::registry::Registry;
+use tokio::{task::JoinHandle, time::timeout};
 
 use self::metrics::BusCollector;
+
+use crate::index_snapshot;
 
 mod metrics;
 
@@ -22,11 +30,36 @@ const VARIABLE: &str = "NATS_SERVER";
 /// Longest wait for the server at the start, where the start needs it.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Longest wait for the server where the start can go on without it.
+const FIRST_CONNECTION: Duration = Duration::from_secs(3);
+/// Longest time for reading a snapshot, and most bytes of one.
+const RESTORE: Duration = Duration::from_secs(60);
+const LARGEST_SNAPSHOT: u64 = 16 << 30;
+/// Time after the start in which a worker of the snapshot may appear, for example by discovery.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(60);
+
 /// The parts that use the bus.
 pub(super) struct Bus {
     pub(super) log: Arc<EventLog>,
-    /// The connection, for all parts.
-    pub(super) connection: Arc<SharedConnection>,
+    snapshot: SnapshotSettings,
+    keeping: Option<(SnapshotTask, JoinHandle<()>)>,
+}
+
+/// The index and its workers, for a snapshot.
+#[derive(Debug)]
+struct IndexSource {
+    index: Arc<KvIndex>,
+    fleet: Arc<Fleet>,
+    clock: Clock,
+}
+
+impl SnapshotSource for IndexSource {
+    fn save(&self) -> Result<Vec<u8>, String> {
+        // The workers first: targets of later ones have no name in the snapshot and are dropped.
+        let workers = self.fleet.numbered_workers();
+        index_snapshot::to_bytes(&self.index, &workers, self.clock.unix_ms())
+            .map_err(|error| error.to_string())
+    }
 }
 
 /// Why the routers' bus cannot be used.
@@ -51,12 +84,14 @@ pub(crate) enum BusError {
 
 impl Bus {
     /// Starts using the bus if the settings say so. The server need not be there: until it is, each
-    /// engine is followed directly. Only a reset waits for it.
+    /// engine is followed directly. Only a reset waits for it. Returns the workers of the snapshot
+    /// that was loaded into the empty index, too, if there was one.
     pub(super) async fn start(
         settings: &Settings,
+        index: &Arc<KvIndex>,
         clock: Clock,
         registry: &mut Registry,
-    ) -> Result<Option<Self>, BusError> {
+    ) -> Result<Option<(Self, Option<Vec<NumberedWorker>>)>, BusError> {
         let replicas = &settings.replicas;
         if replicas.mode != ReplicaMode::Nats {
             return Ok(None);
@@ -73,17 +108,121 @@ impl Bus {
         }
         tracing::info!(server = %dialer.server, %replica, stream = names.stream(), "events are shared over nats");
         let connection = SharedConnection::spawn(dialer, clock);
+        let restored = restore(&connection, &names, &replica, index).await;
         let log = EventLog::spawn(
             EventLogSettings {
                 names,
                 replica,
                 retention: replicas.nats.retention,
             },
-            Arc::clone(&connection),
+            connection,
             clock,
         );
+        let restored = restored.map(|(next, workers)| {
+            log.set_history_from(next);
+            workers
+        });
         registry.register_collector(Box::new(BusCollector::new(Arc::clone(&log))));
-        Ok(Some(Self { log, connection }))
+        let snapshot = SnapshotSettings {
+            threshold: replicas.nats.snapshot_threshold,
+            retention: replicas.nats.retention,
+        };
+        let keeping = None;
+        Ok(Some((
+            Self {
+                log,
+                snapshot,
+                keeping,
+            },
+            restored,
+        )))
+    }
+
+    /// Starts making snapshots of the index.
+    pub(super) fn keep_snapshots(
+        mut self,
+        fleet: &Arc<Fleet>,
+        index: &Arc<KvIndex>,
+        clock: Clock,
+    ) -> Self {
+        let source = IndexSource {
+            index: Arc::clone(index),
+            fleet: Arc::clone(fleet),
+            clock,
+        };
+        let task = SnapshotTask::spawn(Arc::clone(&self.log), Arc::new(source), self.snapshot);
+        let fleet = Arc::clone(fleet);
+        let unclaimed = runtime::spawn(async move {
+            tokio::time::sleep(LONGEST_ABSENCE).await;
+            fleet.forget_unclaimed();
+        });
+        self.keeping = Some((task, unclaimed));
+        self
+    }
+
+    /// Ends the use of the bus; the other routers take over at once.
+    pub(super) async fn stop(self) {
+        if let Some((task, unclaimed)) = self.keeping {
+            drop(task);
+            unclaimed.abort();
+        }
+        self.log.leave().await;
+    }
+}
+
+/// Loads the snapshot that the routers share, if the server is there. Returns the message of the
+/// log behind it, and its workers.
+async fn restore(
+    connection: &SharedConnection,
+    names: &LogNames,
+    replica: &Arc<str>,
+    index: &Arc<KvIndex>,
+) -> Option<(u64, Vec<NumberedWorker>)> {
+    let mut state = connection.watch();
+    let connected = state.wait_for(|state| state.client.is_some());
+    let client = timeout(FIRST_CONNECTION, connected)
+        .await
+        .ok()?
+        .ok()?
+        .client
+        .clone()?;
+    let read = async {
+        let store = SnapshotStore::open(&client, names, replica).await?;
+        store.restore(LARGEST_SNAPSHOT).await
+    };
+    let restored = match timeout(RESTORE, read).await {
+        Ok(Ok(restored)) => restored?,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the routers' snapshot of the index is not read: the index starts empty");
+            return None;
+        }
+        Err(_) => {
+            tracing::warn!(limit = ?RESTORE, "the routers' snapshot of the index is not read in time: the index starts empty");
+            return None;
+        }
+    };
+    let (next, pointer) = (restored.next, restored.pointer);
+    let index = Arc::clone(index);
+    let loaded =
+        runtime::spawn_blocking(move || index_snapshot::from_bytes(&restored.bytes, &index));
+    match loaded.await {
+        Ok(Ok(workers)) => {
+            tracing::info!(
+                workers = workers.len(),
+                next,
+                made_by = pointer.replica,
+                "the routers' snapshot of the index is loaded"
+            );
+            Some((next, workers))
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the routers' snapshot of the index is rejected: the index starts empty");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "the load of the routers' snapshot ended with a panic: the index starts empty");
+            None
+        }
     }
 }
 
@@ -123,7 +262,7 @@ async fn reset(
     force: bool,
 ) -> Result<(), BusError> {
     let unreachable = |reason: String| BusError::Unreachable { reason };
-    let opened = tokio::time::timeout(PATIENCE, dialer.open()).await;
+    let opened = timeout(PATIENCE, dialer.open()).await;
     let connection: NatsConnection = opened
         .map_err(|_| unreachable(format!("{} does not answer", dialer.server)))?
         .map_err(|error| unreachable(error.to_string()))?;

@@ -124,8 +124,18 @@ fn lengths_beyond_their_page_are_refused_before_anything_is_allocated() {
         message.contains("a field of 4294967295 bytes, expected at most the 1 left of its page"),
         "{message}"
     );
-    // Slot, worker, rank, no model, four billion block sizes.
-    let target = [&[kind::TARGET][..], &ZERO, &ZERO, &ZERO, &[0], &MANY, &ONE].concat();
+    // Slot, worker, rank, no model, no size of its own, four billion block sizes.
+    let target = [
+        &[kind::TARGET][..],
+        &ZERO,
+        &ZERO,
+        &ZERO,
+        &[0],
+        &ZERO,
+        &MANY,
+        &ONE,
+    ]
+    .concat();
     let message = refusal(&[HEAD, &target]);
     assert!(
         message.contains("a field of 4 bytes, expected at most the 0 left of its page"),
@@ -257,6 +267,7 @@ fn impossible_records_are_refused() {
         &ZERO,
         &ZERO,
         &[0],
+        &ZERO,
         &ZERO,
         &[0, 0],
     ]

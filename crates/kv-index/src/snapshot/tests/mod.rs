@@ -120,6 +120,7 @@ fn small() -> SampleContent {
             rank: DpRank(1),
         },
         model: Some("qwen".into()),
+        block_size: (slot == 0).then(|| size(16)),
         block_sizes: vec![size(16), size(64)],
         member,
         position: (slot == 3).then_some(StreamPosition {

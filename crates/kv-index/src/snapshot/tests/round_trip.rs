@@ -160,6 +160,7 @@ fn sample() -> impl Strategy<Value = SampleContent> {
                 rank: DpRank(slot),
             },
             model,
+            block_size: sizes.first().map(|tokens| size(*tokens)),
             block_sizes: sizes.into_iter().map(size).collect(),
             member,
             position: position.map(|(seq, digest): (u64, u64)| StreamPosition { seq, digest }),
