@@ -106,6 +106,7 @@ fn own_routes(longest: usize, access: &Access) -> Vec<Route> {
         ("/admin/replicas", get(replicas::list)),
         ("/admin/replicas/feed", get(replicas::feed)),
         ("/admin/replicas/state", get(replicas::state)),
+        ("/admin/replicas/snapshot", get(replicas::snapshot)),
         ("/admin/models", get(models::list)),
         ("/admin/kv-index/digest", get(kv_index_routes::digest)),
         ("/admin/kv-index/dump", get(kv_index_routes::dump)),

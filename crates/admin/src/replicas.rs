@@ -1,5 +1,5 @@
-//! `GET /admin/replicas`, and what the replicas read from each other: the feed of messages and the
-//! open requests.
+//! `GET /admin/replicas`, and what the replicas read from each other: the feed of messages, the
+//! open requests and a copy of the index.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -51,6 +51,13 @@ pub(crate) async fn state(
 ) -> Response {
     match replicas.state_page(query.after).await {
         Some(page) => ([(header::CONTENT_TYPE, BINARY)], page).into_response(),
+        None => not_shared(),
+    }
+}
+
+pub(crate) async fn snapshot(State(replicas): State<Arc<Replicas>>) -> Response {
+    match replicas.index_copy().await {
+        Some(copy) => ([(header::CONTENT_TYPE, BINARY)], copy).into_response(),
         None => not_shared(),
     }
 }

@@ -198,7 +198,7 @@ enum FollowEnd {
 }
 
 impl SourceSpec {
-    fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         let SourceSettings {
             destinations,
             max_message,
@@ -213,7 +213,7 @@ impl SourceSpec {
     }
 
     /// Builds the function that requests replays; without a replay socket it requests none.
-    fn replay_requester(&self) -> ReplayRequester {
+    pub(crate) fn replay_requester(&self) -> ReplayRequester {
         let socket = self.replay_endpoint.clone().map(|endpoint| ReplaySocket {
             endpoint,
             limits: self.limits(),

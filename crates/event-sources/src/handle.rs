@@ -170,7 +170,7 @@ impl SourceHandle {
         StreamReport {
             worker: Arc::clone(&about.worker),
             dp_rank: about.rank,
-            source: about.kind.into(),
+            source: status.source.unwrap_or(about.kind).into(),
             endpoint: about.endpoint.clone(),
             replay_endpoint: about.replay_endpoint.clone(),
             state: self.state_of(status).as_str().into(),

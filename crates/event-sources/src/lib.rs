@@ -7,6 +7,7 @@
 //! | [`SseSource`] | server-sent events or a WebSocket, encrypted or not | publishers of whole prefixes ([`PrefixSink`]) or of RFC 1527 events ([`StandardSink`]) |
 //! | [`PollSource`] | a list, polled | TensorRT-LLM |
 //! | `NatsSource` (Cargo feature `nats`) | a NATS subject | one publisher, whose ZMQ sockets a `NatsRelay` forwards there |
+//! | `SharedLogSource` (the same feature) | the ZMQ sockets of one publisher, or the log on JetStream that the routers of a fleet share | the same publisher; it publishes to the log, too |
 //!
 //! Each source is a task that ends with its [`SourceHandle`] and reports its state in a
 //! [`StreamReport`]. ZMQ and NATS streams go through `kv_events::Sequencer`, whose actions are
@@ -30,6 +31,8 @@ mod replay;
 mod replaying_driver;
 mod report;
 mod shared;
+#[cfg(feature = "nats")]
+mod shared_log;
 mod sink;
 mod sse;
 mod status;
@@ -52,6 +55,8 @@ pub use report::{IgnoredCounts, SourceCounters};
 pub use shared::{
     PodTopic, PublisherInfo, PublisherLookup, SharedSocket, SharedSpec, SocketMember,
 };
+#[cfg(feature = "nats")]
+pub use shared_log::SharedLogSource;
 pub use sink::{BlockSink, FanOut};
 pub use sse::{
     EventSink, EventTransport, PrefixSink, SinkCounts, SseEndpoint, SseEndpointError, SseSource,

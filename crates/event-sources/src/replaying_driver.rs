@@ -74,7 +74,15 @@ impl ReplayingDriver {
         next_answer(&mut self.replay).await
     }
 
-    #[cfg(test)]
+    /// Asks the publisher for what follows the last batch, or for its history.
+    #[cfg(feature = "nats")]
+    pub(crate) fn recognise(&mut self) {
+        self.replay = None;
+        let requested = self.driver.recognise();
+        self.follow_up(requested);
+    }
+
+    #[cfg(any(test, feature = "nats"))]
     pub(crate) fn is_replaying(&self) -> bool {
         self.replay.is_some()
     }

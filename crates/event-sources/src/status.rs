@@ -10,6 +10,8 @@ use crate::{IgnoredCounts, SinkCounts, SourceCounters, StreamCounts, TierMoves, 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StreamStatus {
     pub(crate) state: StreamState,
+    /// The kind of source at present, where it changes.
+    pub(crate) source: Option<&'static str>,
     pub(crate) epoch: u64,
     pub(crate) last_seq: Option<u64>,
     pub(crate) lag_events: u64,
@@ -50,6 +52,7 @@ impl Default for StreamStatus {
     fn default() -> Self {
         Self {
             state: StreamState::Connecting,
+            source: None,
             epoch: 1,
             last_seq: None,
             lag_events: 0,

@@ -7,8 +7,10 @@ use bytes::Bytes;
 use kv_blocks::{
     BlockSize, IndexUpdate, Moment, NamedBlocks, StoredBlocks, StreamPosition, Target, Tier,
 };
+#[cfg(feature = "nats")]
+use kv_events::{AcceptedBatch, Continuation, ContinuationOutcome};
 use kv_events::{
-    Action, Input, Sequencer, SequencerSettings, StreamState, frames,
+    AcceptedRecord, Action, Input, Sequencer, SequencerSettings, StreamState, frames,
     standard::{EventRejection, StandardChange, StreamOutput},
 };
 use net::Clock;
@@ -49,6 +51,7 @@ pub(crate) struct StreamDriver {
     lag_ms: Option<f64>,
     last_error: Option<String>,
     saved: SavedPart,
+    accepted_record: AcceptedRecord,
 }
 
 /// What snapshots of the index have of a stream.
@@ -76,6 +79,7 @@ impl StreamDriver {
             lag_ms: None,
             last_error: None,
             saved: SavedPart::default(),
+            accepted_record: AcceptedRecord::default(),
         }
     }
 
@@ -123,8 +127,14 @@ impl StreamDriver {
     /// Feeds the sequencer and carries out its actions, except the fetching of replays.
     pub(crate) fn feed(&mut self, input: Input<'_>) -> Option<u64> {
         let before = self.sequencer.counts().decode_errors;
+        let actions = self.sequencer.on(self.clock.now(), input);
+        self.carry_out(actions, before)
+    }
+
+    /// Carries out actions; `errors_before` is the number of decoding errors before the input.
+    fn carry_out(&mut self, actions: Vec<Action>, errors_before: u64) -> Option<u64> {
         let mut requested = None;
-        for action in self.sequencer.on(self.clock.now(), input) {
+        for action in actions {
             match action {
                 Action::Apply(update) => self.apply(update, None),
                 Action::ApplyLabelled { update, label } => self.apply(update, Some(&*label)),
@@ -139,12 +149,50 @@ impl StreamDriver {
             }
         }
         self.note_position();
-        let errors = self.sequencer.counts().decode_errors - before;
+        let errors = self.sequencer.counts().decode_errors - errors_before;
         if errors > 0 {
             self.last_error = self.sequencer.last_error().map(str::to_owned);
             self.judge(errors);
         }
         requested.filter(|_| !self.is_quarantined())
+    }
+
+    /// Takes a batch that came another way than from the publisher, if it continues the stream.
+    #[cfg(feature = "nats")]
+    pub(crate) fn continue_with(&mut self, batch: Continuation<'_>) -> ContinuationOutcome {
+        let before = self.sequencer.counts().decode_errors;
+        let outcome = self.sequencer.continue_with(self.clock.now(), batch);
+        let ContinuationOutcome::Applied(actions) = outcome else {
+            return outcome;
+        };
+        self.carry_out(actions, before);
+        self.lag_ms = self.sequencer.last_batch_ts().map(|ts| self.ms_since(ts));
+        ContinuationOutcome::Applied(Vec::new())
+    }
+
+    /// Asks the publisher whether it still has the last batch, and for what came after it, without
+    /// a connection to its live socket.
+    #[cfg(feature = "nats")]
+    pub(crate) fn recognise(&mut self) -> Option<u64> {
+        self.feed(Input::Disconnected);
+        self.connected_at.get_or_insert(self.clock.now());
+        self.feed(Input::Connected)
+    }
+
+    #[cfg(feature = "nats")]
+    pub(crate) fn set_accepted_record(&mut self, record: AcceptedRecord) {
+        self.accepted_record = record;
+        self.sequencer.set_accepted_record(record);
+    }
+
+    #[cfg(feature = "nats")]
+    pub(crate) fn take_accepted(&mut self) -> Vec<AcceptedBatch> {
+        self.sequencer.take_accepted()
+    }
+
+    #[cfg(feature = "nats")]
+    pub(crate) fn position(&self) -> Option<StreamPosition> {
+        self.sequencer.position()
     }
 
     fn confirm(&mut self) {
@@ -224,6 +272,7 @@ impl StreamDriver {
         self.spec.sequencer.resume = None;
         self.saved = SavedPart::default();
         self.sequencer = Sequencer::new(self.spec.sequencer.clone());
+        self.sequencer.set_accepted_record(self.accepted_record);
         self.connected_at = None;
     }
 
@@ -267,6 +316,7 @@ impl StreamDriver {
     pub(crate) fn status(&self) -> StreamStatus {
         StreamStatus {
             state: self.state(),
+            source: None,
             epoch: self.past_epochs + self.sequencer.epoch(),
             last_seq: self.sequencer.last_seq(),
             lag_events: self.sequencer.lag_events(),

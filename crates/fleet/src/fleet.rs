@@ -29,6 +29,26 @@ impl Fleet {
     ///
     /// Metrics of the workers and their streams are registered in `registry`.
     pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, FleetStartError> {
+        let worker_table = WorkerTable::new(Arc::clone(&parts.index), parts.clock);
+        Self::start_on(worker_table, parts, registry)
+    }
+
+    /// Like [`Fleet::start`], with the log of events that the routers of a fleet share, if they do.
+    #[cfg(feature = "nats")]
+    pub fn start_with_event_log(
+        parts: FleetParts,
+        event_log: Option<Arc<event_log::EventLog>>,
+        registry: &mut Registry,
+    ) -> Result<Self, FleetStartError> {
+        let worker_table = WorkerTable::new(Arc::clone(&parts.index), parts.clock);
+        Self::start_on(worker_table.with_event_log(event_log), parts, registry)
+    }
+
+    fn start_on(
+        worker_table: WorkerTable,
+        parts: FleetParts,
+        registry: &mut Registry,
+    ) -> Result<Self, FleetStartError> {
         let config = parts.config;
         let kv_cache_index = parts.kv_cache_index;
         let prefix_view = PrefixViewParts {
@@ -41,7 +61,7 @@ impl Fleet {
         };
         let prefixes =
             PrefixViewService::start(prefix_view, registry).map_err(FleetStartError::Prefixes)?;
-        let worker_table = Arc::new(WorkerTable::new(parts.index, parts.clock));
+        let worker_table = Arc::new(worker_table);
         registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&worker_table))));
         let artefacts = Arc::new(ArtefactStore::new(
             parts.models,

@@ -36,6 +36,8 @@ use crate::{
 pub(crate) struct WorkerTable {
     pub(crate) clock: Clock,
     pub(crate) index: Arc<KvIndex>,
+    #[cfg(feature = "nats")]
+    pub(crate) event_log: Option<Arc<event_log::EventLog>>,
     health: RwLock<Arc<HealthSettings>>,
     snapshot: ArcSwap<Snapshot>,
     /// In the order of their numbers.
@@ -65,6 +67,8 @@ impl WorkerTable {
             clock,
             sweeper: IndexSweeper::new(Arc::clone(&index)),
             index,
+            #[cfg(feature = "nats")]
+            event_log: None,
             health: RwLock::default(),
             snapshot: ArcSwap::from_pointee(snapshot_build::build(&[])),
             entries: Mutex::default(),
@@ -73,6 +77,13 @@ impl WorkerTable {
             reported: watch::Sender::default(),
             checks: watch::Sender::new(0),
         }
+    }
+
+    /// Sets the log that the routers of a fleet share.
+    #[cfg(feature = "nats")]
+    pub(crate) fn with_event_log(mut self, event_log: Option<Arc<event_log::EventLog>>) -> Self {
+        self.event_log = event_log;
+        self
     }
 
     /// Adds a worker.

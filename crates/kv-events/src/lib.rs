@@ -20,6 +20,6 @@ mod wire;
 
 pub use errors::{BatchError, EventError};
 pub use sequencer::{
-    Action, Codec, EventKindCounts, Input, Sequencer, SequencerCounts, SequencerSettings,
-    StreamState,
+    AcceptedBatch, AcceptedRecord, Action, Codec, Continuation, ContinuationOutcome,
+    EventKindCounts, Input, Sequencer, SequencerCounts, SequencerSettings, StreamState,
 };

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind, StatusCode};
+use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subscriber};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
+use tokio::time::timeout;
 
 /// Time limit of one request.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -191,6 +193,8 @@ pub struct StoredMessage {
     pub subject: String,
     /// Its sequence in the stream.
     pub seq: u64,
+    /// The time of its arrival, RFC 3339.
+    pub time: String,
     /// Its headers as lines.
     pub headers: String,
     /// Its payload.
@@ -231,6 +235,59 @@ impl DeliveredMessage {
     }
 }
 
+/// Reads the past of a subject: see [`JetStream::read`].
+#[derive(Debug)]
+pub struct StreamReader {
+    jetstream: JetStream,
+    stream: String,
+    consumer: String,
+    inbox: String,
+    messages: Subscriber,
+    left: u64,
+    /// Messages of the current request that are still to come.
+    asked: u32,
+}
+
+impl StreamReader {
+    /// Most messages of one request.
+    const BATCH: u32 = 256;
+
+    /// Returns the next message with its sequence; `None` after the last one.
+    pub async fn next(&mut self) -> Result<Option<(u64, Message)>, JetStreamError> {
+        while self.left > 0 {
+            if self.asked == 0 {
+                let of = (self.stream.as_str(), self.consumer.as_str());
+                self.jetstream
+                    .pull(of, &self.inbox, Self::BATCH, PATIENCE)
+                    .await?;
+                self.asked = Self::BATCH;
+            }
+            let message = timeout(PATIENCE * 2, self.messages.next())
+                .await
+                .ok()
+                .flatten()
+                .ok_or_else(|| JetStreamError::NoAnswer {
+                    subject: self.stream.clone(),
+                    reason: "no message came".to_owned(),
+                })?;
+            let Some(delivered) = DeliveredMessage::of(&message) else {
+                // The end of the request: the messages that were left may have been removed.
+                self.asked = 0;
+                let of = (self.stream.as_str(), self.consumer.as_str());
+                self.left = self.jetstream.consumer_info(of.0, of.1).await?.num_pending;
+                continue;
+            };
+            self.asked -= 1;
+            self.left = delivered.pending;
+            return Ok(Some((delivered.stream_seq, message)));
+        }
+        self.jetstream
+            .delete_consumer(&self.stream, &self.consumer)
+            .await?;
+        Ok(None)
+    }
+}
+
 #[derive(Deserialize)]
 struct Failure {
     error: ApiError,
@@ -255,6 +312,8 @@ struct StoredReply {
 struct StoredFields {
     subject: String,
     seq: u64,
+    #[serde(default)]
+    time: String,
     #[serde(default)]
     hdrs: String,
     #[serde(default)]
@@ -384,6 +443,7 @@ impl JetStream {
             payload: decoded(&reply.message.data)?,
             subject: reply.message.subject,
             seq: reply.message.seq,
+            time: reply.message.time,
         }))
     }
 
@@ -456,6 +516,52 @@ impl JetStream {
             },
         });
         self.api(&format!("CONSUMER.CREATE.{stream}"), &body).await
+    }
+
+    /// Reads the messages on a subject, from a sequence up to the last one at present.
+    pub async fn read(
+        &self,
+        stream: &str,
+        subject: &str,
+        from: u64,
+    ) -> Result<StreamReader, JetStreamError> {
+        let body = json!({
+            "stream_name": stream,
+            "config": {
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": from.max(1),
+                "filter_subject": subject,
+                "ack_policy": "all",
+                "ack_wait": nanoseconds(Duration::from_secs(600)),
+                "max_ack_pending": -1,
+                "replay_policy": "instant",
+                "mem_storage": true,
+                "inactive_threshold": nanoseconds(Duration::from_secs(30)),
+            },
+        });
+        let made: ConsumerInfo = self
+            .api(&format!("CONSUMER.CREATE.{stream}"), &body)
+            .await?;
+        let inbox = self.client.new_inbox();
+        let messages = self.subscribe(&inbox).await?;
+        Ok(StreamReader {
+            jetstream: self.clone(),
+            stream: stream.to_owned(),
+            consumer: made.name,
+            inbox,
+            messages,
+            left: made.num_pending,
+            asked: 0,
+        })
+    }
+
+    /// Subscribes to a subject.
+    pub async fn subscribe(&self, subject: &str) -> Result<Subscriber, JetStreamError> {
+        let subscribed = self.client.subscribe(subject.to_owned()).await;
+        subscribed.map_err(|error| JetStreamError::NoAnswer {
+            subject: subject.to_owned(),
+            reason: error.to_string(),
+        })
     }
 
     /// Asks for up to `batch` messages of a consumer, sent to `inbox`; after `expires` the server

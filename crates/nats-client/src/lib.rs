@@ -35,7 +35,7 @@ pub use credentials::{NatsCredentials, NatsCredentialsError};
 pub use dial::{ConnectionEvent, DialError, NatsConnection, NatsDialer};
 pub use jetstream::{
     ConsumerConfig, ConsumerInfo, DeliveredMessage, JetStream, JetStreamError, PublishAck, Storage,
-    StoredMessage, StreamConfig, StreamInfo,
+    StoredMessage, StreamConfig, StreamInfo, StreamReader,
 };
 pub use key_value::{Bucket, BucketConfig, Entry, KeyChange, KeyWatch};
 pub use objects::{ObjectInfo, ObjectStore};

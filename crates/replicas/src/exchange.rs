@@ -272,6 +272,7 @@ impl Exchange {
         if self.sent_presences.len() > MOST_SENT {
             self.sent_presences.pop_front();
         }
+        let events = core.sink.shared_events();
         let presence = Presence {
             address: core.identity.address.clone(),
             program: core.identity.program.to_owned(),
@@ -281,9 +282,10 @@ impl Exchange {
             open: self.digest.open,
             load_digest: self.digest.sum,
             index_digest: core.index_digest(),
+            lag_messages: events.lag_messages,
+            owns_streams: events.owns_streams,
             shares_load: core.settings.load_sync,
             leaving,
-            ..Presence::default()
         };
         let envelope = Envelope {
             presence: Some(presence),

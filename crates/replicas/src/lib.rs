@@ -23,6 +23,7 @@ mod exchange;
 mod identity;
 mod load;
 mod note_queue;
+mod peer_snapshots;
 mod peers;
 mod replicas;
 mod report;
@@ -34,7 +35,8 @@ mod wire;
 pub use identity::ReplicaIdentity;
 pub use load::{SharedNote, WorkerDirectory};
 pub use note_queue::NoteQueue;
-pub use replicas::{LoadSink, ReplicaParts, ReplicaStartError, Replicas};
+pub use peer_snapshots::PeerSnapshots;
+pub use replicas::{LoadSink, ReplicaParts, ReplicaStartError, Replicas, SharedEvents};
 pub use settings_digest::settings_digest;
 pub use transport::{Feed, PeerAddressError};
 

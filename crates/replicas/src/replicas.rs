@@ -1,6 +1,6 @@
 //! The handle of the replicas for the rest of the process.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use api::ReplicaReports;
 use bytes::Bytes;
@@ -40,12 +40,31 @@ const PAGE_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait for the end of the exchange.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
+/// A replica's part in the shared log of events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedEvents {
+    /// Messages that it has not taken yet.
+    pub lag_messages: u64,
+    /// Streams that it publishes, as `worker/rank`.
+    pub owns_streams: Vec<String>,
+}
+
 /// Where the exchange delivers what concerns others than the router.
 pub trait LoadSink: fmt::Debug + Send + Sync {
     /// Delivers queued requests that may start now.
     fn released(&self, released: Vec<ReleasedRequest>);
     /// Delivers a note of a peer.
     fn note(&self, note: SharedNote);
+    /// Returns what this replica has to do with the shared log of events, if there is one.
+    fn shared_events(&self) -> SharedEvents {
+        SharedEvents::default()
+    }
+    /// Returns a copy of the block index with the names of its workers, for a new replica. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// The index was given up.
+    fn copy_index(&self) -> io::Result<Vec<u8>>;
     /// Returns the number of memberships in the block index.
     fn memberships(&self) -> u64;
     /// Returns the digest of the block index over all workers. Takes some 5 ns a membership, under
@@ -138,6 +157,8 @@ pub struct Replicas {
     core: Arc<ReplicaCore>,
     /// The running exchange; `None`: every router is alone.
     exchange: Option<RunningExchange>,
+    /// Held while the index is copied, which takes as much memory again.
+    copying: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -198,7 +219,12 @@ impl Replicas {
             }
             RunningExchange::start(Arc::clone(&core), transport, hub)
         });
-        Ok(Self { core, exchange })
+        let copying = tokio::sync::Mutex::default();
+        Ok(Self {
+            core,
+            exchange,
+            copying,
+        })
     }
 
     /// Returns whether routers with these settings share their load.
@@ -229,6 +255,28 @@ impl Replicas {
             .ok()?;
         let page = timeout(PAGE_PATIENCE, page).await.ok()?.ok()?;
         Some(wire::encode(&page))
+    }
+
+    /// Returns a copy of the block index for a new replica; `None`: peers copy nothing here, another
+    /// copy is being made, or the index was given up.
+    pub async fn index_copy(&self) -> Option<Bytes> {
+        if self.core.settings.mode != ReplicaMode::Peers {
+            return None;
+        }
+        let _one_at_a_time = self.copying.try_lock().ok()?;
+        let sink = Arc::clone(&self.core.sink);
+        let copied = runtime::spawn_blocking(move || sink.copy_index()).await;
+        match copied {
+            Ok(Ok(bytes)) => Some(bytes.into()),
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the index could not be copied for another replica");
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "the copy of the index ended with a panic");
+                None
+            }
+        }
     }
 
     /// Returns the report for operators.
@@ -267,7 +315,7 @@ impl RunningExchange {
     }
 }
 
-fn peer_spec(
+pub(crate) fn peer_spec(
     settings: &ReplicasSection,
     own_id: u64,
     token: Option<&str>,

@@ -43,6 +43,7 @@ fn mode(mode: ReplicaMode) -> &'static str {
 
 fn own(core: &ReplicaCore) -> ReplicaReport {
     let digest = core.router.own_load_digest();
+    let events = core.sink.shared_events();
     ReplicaReport {
         id: ShownId(core.identity.id).to_string(),
         address: core.identity.address.clone(),
@@ -56,8 +57,8 @@ fn own(core: &ReplicaCore) -> ReplicaReport {
         counted_requests: digest.open,
         repairs: 0,
         index_digest: core.index_digest().map(shown),
-        lag_messages: 0,
-        owns_streams: Vec::new(),
+        lag_messages: events.lag_messages,
+        owns_streams: events.owns_streams,
     }
 }
 

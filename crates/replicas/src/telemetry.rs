@@ -73,7 +73,7 @@ impl ReplicaTelemetry {
         let help = "Other replicas that are there";
         registry.register(name("peers"), help, peers.clone());
         let help = "Whether messages can be sent and received";
-        registry.register("warmroute_bus_connected", help, connected.clone());
+        registry.register(name("connected"), help, connected.clone());
         telemetry
     }
 

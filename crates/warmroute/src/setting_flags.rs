@@ -127,8 +127,7 @@ setting_flags! {
         /// Start without what earlier runs left in the routers' stream and snapshot.
         #[arg(long)]
         router_reset_states: bool => "replicas.reset_states" = "true";
-        /// Messages in the routers' stream at which a snapshot takes their place (others than the default are not built yet)
-        /// [default: 1000000].
+        /// Messages in the routers' stream at which a snapshot takes their place [default: 1000000].
         #[arg(long, value_name = "MESSAGES")]
         router_snapshot_threshold: Option<u64> => "replicas.nats.snapshot_threshold";
     }

@@ -1,8 +1,12 @@
 //! Builds the router from its parts: creates, connects and starts them. It makes no decisions.
 
+#[cfg(feature = "nats")]
+mod bus;
 mod error;
 mod features;
+mod fleet_start;
 mod listeners;
+mod peer_snapshot;
 mod redis;
 mod replicas;
 
@@ -15,7 +19,7 @@ use admin::{
 };
 use config::Settings;
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
-use fleet::{Fleet, FleetConfig, FleetParts, HubCache, OnVerdict};
+use fleet::{Fleet, HubCache, OnVerdict};
 use gateway::{
     CurrentGateway, DecisionCounters, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey,
     ProbeListener,
@@ -35,7 +39,7 @@ use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::error::StartError;
 pub(crate) use self::listeners::ListenAddresses;
-use self::{listeners::BoundListeners, replicas::ReplicaNeighbours};
+use self::{fleet_start::FleetNeighbours, listeners::BoundListeners, replicas::ReplicaNeighbours};
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
@@ -79,6 +83,8 @@ pub(crate) struct RunningRouter {
     lmcache: Option<Arc<Controller>>,
     replicas: Arc<Replicas>,
     cache: Arc<ResponseCache>,
+    #[cfg(feature = "nats")]
+    bus: Option<bus::Bus>,
     snapshots: Option<Arc<IndexSnapshots>>,
 }
 
@@ -187,27 +193,17 @@ async fn start_on(
     let (serve_metrics, requires_key) = (settings.metrics.enabled, extras.keys.required());
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
-    let snapshots = IndexSnapshots::new(&settings.kv_events.snapshot, &index, clock, &mut registry);
-    let earlier = match &snapshots {
-        Some(snapshots) => snapshots.load().await,
-        None => Vec::new(),
+    let replica = runtime::random();
+    let neighbours = FleetNeighbours {
+        index: Arc::clone(&index),
+        scheme,
+        redis: redis.clone(),
+        on_verdict: extras.on_verdict,
+        clock,
+        replica,
     };
-    let fleet = Arc::new(Fleet::start(
-        FleetParts {
-            config: FleetConfig::of(&settings),
-            models: settings.models,
-            kv_cache_index: settings.kv_cache_index,
-            redis: redis.clone(),
-            max_prefix_length: settings.prefix_routing.max_prefix_length,
-            hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
-            index: Arc::clone(&index),
-            scheme,
-            earlier,
-            clock,
-            on_verdict: extras.on_verdict,
-        },
-        &mut registry,
-    )?);
+    let started = fleet_start::start(&settings, neighbours, &mut registry).await?;
+    let (fleet, snapshots) = (Arc::clone(&started.fleet), started.snapshots.clone());
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
     let exporter = SpanExporter::new(&settings.tracing, clock, &mut registry)?;
     let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
@@ -246,7 +242,8 @@ async fn start_on(
         gateway: Arc::clone(&gateway),
         notes,
         #[cfg(feature = "nats")]
-        bus: replicas::bus(&in_force, clock)?,
+        bus: started.bus.as_ref().map(bus::Bus::share),
+        replica,
         clock,
     };
     let replicas = replicas::start(&in_force, &addresses, neighbours, &mut registry)?;
@@ -328,6 +325,8 @@ async fn start_on(
         lmcache,
         replicas,
         cache,
+        #[cfg(feature = "nats")]
+        bus: started.bus,
         snapshots,
     };
     Ok((running, gateway))
@@ -416,6 +415,10 @@ impl RunningRouter {
         }
         let workers = self.fleet.numbered_workers();
         self.fleet.stop().await;
+        #[cfg(feature = "nats")]
+        if let Some(bus) = self.bus {
+            bus.stop().await;
+        }
         let handed_over = *self.handing.done().borrow();
         // After a take-over the file belongs to the other process.
         if let Some(snapshots) = self.snapshots.filter(|_| !handed_over) {

@@ -214,6 +214,13 @@ fn statistics() -> Vec<Operation> {
         )
         .text("application/octet-stream")
         .errors(&[400, 401, 404]),
+        get(
+            "/admin/replicas/snapshot",
+            "copyReplicaIndex",
+            "A copy of the block index for a new router",
+        )
+        .text("application/octet-stream")
+        .errors(&[401, 404]),
         report::<ModelReports>(
             "/admin/models",
             "listModels",

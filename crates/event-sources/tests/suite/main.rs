@@ -26,6 +26,7 @@ mod overflowing_replay;
 mod polled_list;
 mod reconnects;
 mod recorded_sessions;
+mod shared_log;
 mod shared_socket;
 mod slow_sink;
 mod sse_stream;

@@ -103,11 +103,23 @@ impl StreamOwner<'_> {
         spec.defaults = self.defaults();
         spec.resume = self.resume(publisher.rank);
         spec.settings = self.settings.source_settings();
-        Ok(ZmqSource::spawn(
-            spec,
+        Ok(self.follow(spec))
+    }
+
+    /// Follows a publisher directly, or over the log that routers share. Without a replay endpoint
+    /// a loss in the log could not be repaired.
+    fn follow(&self, spec: SourceSpec) -> SourceHandle {
+        let (index, clock) = (
             Arc::clone(&self.worker_table.index),
             self.worker_table.clock,
-        ))
+        );
+        #[cfg(feature = "nats")]
+        if let Some(log) = &self.worker_table.event_log
+            && spec.replay_endpoint.is_some()
+        {
+            return event_sources::SharedLogSource::spawn(spec, log, index, clock);
+        }
+        ZmqSource::spawn(spec, index, clock)
     }
 
     fn bound(&self, endpoint: &str) -> Result<SourceHandle, String> {

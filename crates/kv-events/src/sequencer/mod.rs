@@ -25,6 +25,7 @@
 //! again.
 
 mod batches;
+mod continuation;
 mod counts;
 mod input;
 mod live;
@@ -37,6 +38,8 @@ mod resuming;
 use kv_blocks::{Moment, StreamPosition};
 
 use batches::Batches;
+use continuation::AcceptedBatches;
+pub use continuation::{AcceptedBatch, AcceptedRecord, Continuation, ContinuationOutcome};
 pub use counts::{EventKindCounts, SequencerCounts};
 pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
 use pending::PendingQueue;
@@ -70,6 +73,7 @@ pub struct Sequencer {
     /// Whether the index may have a part of the next batch: an earlier process may have been saved
     /// in the middle of it.
     next_may_repeat: bool,
+    accepted: AcceptedBatches,
 }
 
 impl Sequencer {
@@ -96,6 +100,7 @@ impl Sequencer {
                 ResumeState::Ended
             },
             next_may_repeat: resumes,
+            accepted: AcceptedBatches::default(),
         }
     }
 
@@ -218,7 +223,9 @@ impl Sequencer {
     }
 
     fn apply(&mut self, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
-        self.last = Some(StreamPosition::of(seq, payload));
+        let position = StreamPosition::of(seq, payload);
+        self.accepted.add(self.last, position, payload);
+        self.last = Some(position);
         self.batches.apply(payload, actions);
         let repeated = self.repeated_until.take_if(|until| until.seq <= seq);
         if std::mem::take(&mut self.next_may_repeat) || repeated.is_some() {

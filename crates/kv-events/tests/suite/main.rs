@@ -5,6 +5,7 @@
 #[path = "../../../kv-index/tests/oracle/random.rs"]
 mod random;
 
+mod continuation;
 mod continuum;
 mod envelope_batches;
 mod envelope_scope;

@@ -60,7 +60,7 @@ impl fmt::Display for PeerAddress {
 
 impl PeerAddress {
     /// Returns the admin listeners that it stands for now.
-    pub(super) async fn resolve(&self) -> io::Result<Vec<WorkerUrl>> {
+    pub(crate) async fn resolve(&self) -> io::Result<Vec<WorkerUrl>> {
         let (host, port) = match self {
             Self::Url(url) => return Ok(vec![url.clone()]),
             Self::Name { host, port } => (host, *port),

@@ -66,7 +66,7 @@ impl SnapshotHead {
 
 /// Why a snapshot file was not loaded.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RejectedSnapshot {
+pub(crate) enum RejectedSnapshot {
     #[error(
         "it begins with {found:02x?}, expected {MAGIC:02x?}: this is another kind of file, name the right one"
     )]
@@ -134,10 +134,17 @@ pub(super) fn load(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(RejectedSnapshot::Io(error)),
     };
-    let mut file = BufReader::with_capacity(BUFFER, file);
-    let head = read_head(&mut file)?;
-    let summary = index.restore(&mut file)?;
-    Ok(Some((head, summary)))
+    read(&mut BufReader::with_capacity(BUFFER, file), index).map(Some)
+}
+
+/// Loads a snapshot into an empty index.
+pub(super) fn read(
+    from: &mut dyn Read,
+    index: &KvIndex,
+) -> Result<(SnapshotHead, LoadSummary), RejectedSnapshot> {
+    let head = read_head(from)?;
+    let summary = index.restore(from)?;
+    Ok((head, summary))
 }
 
 fn read_head(file: &mut dyn Read) -> Result<SnapshotHead, RejectedSnapshot> {
@@ -196,13 +203,7 @@ pub(super) fn save(path: &Path, head: &SnapshotHead, index: &KvIndex) -> io::Res
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.set_len(0)?;
     let mut out = BufWriter::with_capacity(BUFFER, file);
-    write_head(&mut out, head)?;
-    let summary = index.save_in_pieces(
-        &mut out,
-        KvIndex::ITEMS_PER_HOLD,
-        // A decision that waits for the lock gets it first.
-        &mut std::thread::yield_now,
-    )?;
+    let summary = write(&mut out, head, index)?;
     let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
     let bytes = file.stream_position()?;
     file.sync_all()?;
@@ -210,6 +211,21 @@ pub(super) fn save(path: &Path, head: &SnapshotHead, index: &KvIndex) -> io::Res
     // The new name itself must survive a crash of the machine.
     File::open(folder(path))?.sync_all()?;
     Ok(SavedFile { summary, bytes })
+}
+
+/// Writes the content of the index.
+pub(super) fn write(
+    out: &mut dyn Write,
+    head: &SnapshotHead,
+    index: &KvIndex,
+) -> io::Result<SaveSummary> {
+    write_head(out, head)?;
+    index.save_in_pieces(
+        out,
+        KvIndex::ITEMS_PER_HOLD,
+        // A decision that waits for the lock gets it first.
+        &mut std::thread::yield_now,
+    )
 }
 
 /// A written file.

@@ -28,6 +28,7 @@ use prometheus_client::registry::Registry;
 use supervision::Task;
 use tokio::sync::watch;
 
+use self::file::RejectedSnapshot;
 use self::{
     file::SnapshotHead,
     telemetry::{LastSnapshot, SnapshotCollector, SnapshotTelemetry},
@@ -111,18 +112,8 @@ impl IndexSnapshots {
             memberships = summary.memberships, shed = summary.shed, age_s = age / 1000, load_s,
             "snapshot of the index loaded: each worker's blocks count once its event stream continues them");
         let workers = head.workers();
-        self.drop_unnamed(&workers);
+        drop_unnamed(&self.index, &workers);
         workers
-    }
-
-    /// Drops the targets of workers without a name in the file: they were added while it was saved.
-    fn drop_unnamed(&self, workers: &[NumberedWorker]) {
-        for target in self.index.unproven_targets() {
-            if workers.iter().all(|worker| worker.id != target.worker) {
-                self.index.retire_worker(target.worker);
-            }
-        }
-        while self.index.sweep() {}
     }
 
     /// Waits briefly until the streams have proven, or not, what was loaded: then the first requests
@@ -205,6 +196,38 @@ impl IndexSnapshots {
             tracing::error!(%file, %error, "the index could not be saved: it is tried again after kv_events.snapshot.interval; make the folder writable");
         }
     }
+}
+
+/// Drops the targets of workers without a name in the snapshot: they were added while it was saved.
+fn drop_unnamed(index: &KvIndex, workers: &[NumberedWorker]) {
+    for target in index.unproven_targets() {
+        if workers.iter().all(|worker| worker.id != target.worker) {
+            index.retire_worker(target.worker);
+        }
+    }
+    while index.sweep() {}
+}
+
+/// Returns a snapshot as bytes, of the form of the file.
+pub(crate) fn to_bytes(
+    index: &KvIndex,
+    workers: &[NumberedWorker],
+    saved_at_ms: u64,
+) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file::write(&mut bytes, &SnapshotHead::new(saved_at_ms, workers), index)?;
+    Ok(bytes)
+}
+
+/// Loads a snapshot of the form of the file into the empty index. Returns the workers in it.
+pub(crate) fn from_bytes(
+    mut bytes: &[u8],
+    index: &KvIndex,
+) -> Result<Vec<NumberedWorker>, RejectedSnapshot> {
+    let (head, _) = file::read(&mut bytes, index)?;
+    let workers = head.workers();
+    drop_unnamed(index, &workers);
+    Ok(workers)
 }
 
 fn shown(path: &Path) -> std::path::Display<'_> {

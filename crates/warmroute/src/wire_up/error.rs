@@ -17,9 +17,6 @@ pub(crate) enum StartError {
     Fleet(#[from] fleet::FleetStartError),
     /// The store of the response cache cannot be opened.
     Cache(#[from] response_cache::CacheStartError),
-    /// The address of the bus is none.
-    #[cfg(feature = "nats")]
-    Bus(#[from] nats_client::NatsServerError),
     /// The exchange with other routers cannot be started.
     Replicas(#[from] ::replicas::ReplicaStartError),
     /// Traces cannot be exported.
@@ -30,6 +27,9 @@ pub(crate) enum StartError {
     Tokens(#[from] tokenization::SharedTokensError),
     /// The probe listener cannot be started.
     Probes(#[from] gateway::ProbeListenerError),
+    /// The routers' bus cannot be used.
+    #[cfg(feature = "nats")]
+    Bus(#[from] super::bus::BusError),
     /// A running process did not hand over its listening sockets.
     Takeover(#[from] TakeoverError),
 }

@@ -1,29 +1,26 @@
 //! Connects the replicas with the rest of the router.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, io, sync::Arc};
 
-#[cfg(feature = "nats")]
-use config::ReplicaMode;
 use config::{ListenSetting, Settings};
 use fleet::{Fleet, Snapshot};
 use gateway::CurrentGateway;
 use kv_blocks::WorkerId;
 use kv_index::KvIndex;
-#[cfg(feature = "nats")]
-use nats_client::{NatsDialer, SharedConnection};
 use net::Clock;
-#[cfg(feature = "nats")]
-use net::Destinations;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use replicas::{
-    LoadSink, NoteQueue, ReplicaIdentity, ReplicaParts, ReplicaStartError, Replicas, SharedNote,
-    WorkerDirectory, settings_digest,
+    LoadSink, NoteQueue, ReplicaIdentity, ReplicaParts, ReplicaStartError, Replicas, SharedEvents,
+    SharedNote, WorkerDirectory, settings_digest,
 };
 use routing::{ReleasedRequest, Router};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ListenAddresses;
+#[cfg(feature = "nats")]
+use super::bus::SharedBus;
+use crate::index_snapshot;
 
 /// The parts that replicas are connected with.
 pub(super) struct ReplicaNeighbours {
@@ -33,33 +30,10 @@ pub(super) struct ReplicaNeighbours {
     pub(super) gateway: Arc<CurrentGateway>,
     pub(super) notes: NoteQueue,
     #[cfg(feature = "nats")]
-    pub(super) bus: Option<Arc<SharedConnection>>,
+    pub(super) bus: Option<SharedBus>,
+    /// Id of this process among its replicas.
+    pub(super) replica: u64,
     pub(super) clock: Clock,
-}
-
-/// Server of the bus unless configured.
-#[cfg(feature = "nats")]
-const USUAL_SERVER: &str = "nats://127.0.0.1:4222";
-
-/// Starts the connection to the bus, if there is one.
-#[cfg(feature = "nats")]
-pub(super) fn bus(
-    settings: &Settings,
-    clock: Clock,
-) -> Result<Option<Arc<SharedConnection>>, nats_client::NatsServerError> {
-    if settings.replicas.mode != ReplicaMode::Nats {
-        return Ok(None);
-    }
-    let configured = settings.replicas.nats.url.clone();
-    let server = configured.or_else(|| std::env::var("NATS_SERVER").ok());
-    let dialer = NatsDialer {
-        server: server.as_deref().unwrap_or(USUAL_SERVER).parse()?,
-        credentials: None,
-        trust: None,
-        destinations: Destinations::Any,
-        name: "warmroute".to_owned(),
-    };
-    Ok(Some(SharedConnection::spawn(dialer, clock)))
 }
 
 /// Starts the exchange with the other replicas, if there is one.
@@ -77,13 +51,14 @@ pub(super) fn start(
         notes,
         #[cfg(feature = "nats")]
         bus,
+        replica,
         clock,
     } = neighbours;
     let directory = FleetDirectory::new(fleet);
     let parts = ReplicaParts {
         settings: settings.replicas.clone(),
         identity: ReplicaIdentity {
-            id: runtime::random(),
+            id: replica,
             address: address(settings, addresses),
             program: env!("CARGO_PKG_VERSION"),
             settings: settings_digest(settings),
@@ -94,10 +69,13 @@ pub(super) fn start(
             directory,
             gateway,
             index,
+            clock,
+            #[cfg(feature = "nats")]
+            log: bus.as_ref().map(|bus| Arc::clone(&bus.log)),
         }),
         notes,
         #[cfg(feature = "nats")]
-        bus,
+        bus: bus.as_ref().map(|bus| Arc::clone(&bus.connection)),
         token: token(settings),
         clock,
     };
@@ -132,7 +110,7 @@ fn address(settings: &Settings, addresses: &ListenAddresses) -> String {
 
 /// Returns the admin token, which the peers' listeners take as well. The start has checked the
 /// file.
-fn token(settings: &Settings) -> Option<String> {
+pub(super) fn token(settings: &Settings) -> Option<String> {
     let path = settings.admin.token_file.as_ref()?;
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
@@ -191,6 +169,9 @@ struct RouterSink {
     directory: Arc<FleetDirectory>,
     gateway: Arc<CurrentGateway>,
     index: Arc<KvIndex>,
+    clock: Clock,
+    #[cfg(feature = "nats")]
+    log: Option<Arc<event_log::EventLog>>,
 }
 
 impl LoadSink for RouterSink {
@@ -202,6 +183,28 @@ impl LoadSink for RouterSink {
 
     fn note(&self, note: SharedNote) {
         self.gateway.current().record_peer_note(note);
+    }
+
+    #[cfg(feature = "nats")]
+    fn shared_events(&self) -> SharedEvents {
+        let Some(log) = &self.log else {
+            return SharedEvents::default();
+        };
+        let report = log.report();
+        let owned = report.roles.into_iter();
+        SharedEvents {
+            lag_messages: 0,
+            owns_streams: owned
+                .filter(|(_, role)| *role == event_log::StreamRole::Owner)
+                .map(|(stream, _)| stream)
+                .collect(),
+        }
+    }
+
+    fn copy_index(&self) -> io::Result<Vec<u8>> {
+        // The workers first: targets of later ones have no name in the copy and are dropped.
+        let workers = self.directory.fleet.numbered_workers();
+        index_snapshot::to_bytes(&self.index, &workers, self.clock.unix_ms())
     }
 
     fn memberships(&self) -> u64 {

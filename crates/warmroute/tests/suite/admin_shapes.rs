@@ -591,7 +591,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_replica_lost_changes", "counter", &[]),
     ("warmroute_replica_unknown_changes", "counter", &[]),
     ("warmroute_replica_peers", "gauge", &[]),
-    ("warmroute_bus_connected", "gauge", &[]),
+    ("warmroute_replica_connected", "gauge", &[]),
     (
         "continuum_prefix_routing_requests",
         "counter",
