@@ -47,6 +47,8 @@ pub(crate) struct TargetAccount {
     blocks: u64,
     mean_backlog: TimeMean,
     last_dispatch: u64,
+    /// The latest reservation that met no queued prefill.
+    last_alone: ReservationId,
     work_ms: DecayingSum,
     cold_tokens: DecayingSum,
     /// The worker has been removed.
@@ -63,6 +65,7 @@ impl Default for TargetAccount {
             decode_tokens: 0,
             blocks: 0,
             last_dispatch: 0,
+            last_alone: ReservationId::default(),
             mean_backlog: TimeMean::default(),
             work_ms: DecayingSum::over(WORK_MEMORY),
             cold_tokens: DecayingSum::over(COLD_MEMORY),
@@ -95,6 +98,9 @@ impl TargetAccount {
         blocks: u64,
     ) -> bool {
         let alone = self.prefills.push(now, id, load);
+        if alone {
+            self.last_alone = id;
+        }
         self.in_flight += 1;
         self.last_dispatch = id.0;
         self.work_ms.add(now, load.prefill_ms);
@@ -165,6 +171,11 @@ impl TargetAccount {
     /// Returns the number of the latest reservation here; 0 if there was none.
     pub(crate) fn last_dispatch(&self) -> u64 {
         self.last_dispatch
+    }
+
+    /// Returns the latest reservation that met no queued prefill.
+    pub(super) fn last_alone(&self) -> ReservationId {
+        self.last_alone
     }
 
     /// Returns the prefill time dispatched recently.

@@ -1,6 +1,7 @@
 //! Load sync between routers in front of the same workers.
 
 mod feed;
+mod lost_end;
 mod peers;
 mod repair;
 mod shared_knowledge;

@@ -1,10 +1,24 @@
 //! The load of peers.
 
+use std::time::Duration;
+
 use contract_id::contract;
 use routing::{Dispatch, LoadChange, OpenLoad, ReservationId, TargetLoad, WaitBudget};
 
 use super::{Replica, of_all, peer, repair, sync, targets};
 use crate::fleet::{TestRequest, at_ms, target, test_request, tokens};
+
+/// A request that waits if it must.
+fn waiting_request() -> TestRequest {
+    TestRequest {
+        wait_budget: Some(WaitBudget {
+            limit: Duration::from_secs(30),
+            waited: Duration::ZERO,
+            bytes: 0,
+        }),
+        ..test_request(tokens(200, 4))
+    }
+}
 
 #[test]
 #[contract("DY23")]
@@ -197,15 +211,7 @@ fn a_dropped_peer_leaves_no_load_and_releases_what_waited_for_it() {
         here.fleet.plan(at_ms(0), &test_request(tokens(topic, 60)));
     }
     sync(at_ms(1), &here, peer(1), &there);
-    let waiting = TestRequest {
-        wait_budget: Some(WaitBudget {
-            limit: std::time::Duration::from_secs(30),
-            waited: std::time::Duration::ZERO,
-            bytes: 0,
-        }),
-        ..test_request(tokens(200, 4))
-    };
-    let dispatch = there.fleet.dispatch(at_ms(2), &waiting);
+    let dispatch = there.fleet.dispatch(at_ms(2), &waiting_request());
     assert!(matches!(dispatch, Dispatch::Queued(_)), "{dispatch:?}");
     let released = there.router().drop_peer(at_ms(3), peer(1));
     assert_eq!(released.len(), 1);
@@ -263,4 +269,45 @@ fn a_worker_that_is_new_to_the_fleet_is_no_idle_one_because_a_peer_used_it_first
     };
     let (second, first) = (cost_of_the_new_worker(true), cost_of_the_new_worker(false));
     assert!(second >= first, "{second} {first}");
+}
+
+#[test]
+fn prompts_that_two_routers_sent_to_one_worker_at_once_are_no_samples_of_its_speed() {
+    let samples = |peers_delay: u64| {
+        let [here, there] = [1, 2].map(|_| Replica::with(1));
+        here.fleet.plan(at_ms(0), &test_request(tokens(1, 70)));
+        let own = there
+            .fleet
+            .plan(at_ms(1), &test_request(tokens(2, 70)))
+            .reservation;
+        sync(at_ms(peers_delay), &here, peer(1), &there);
+        there.router().first_token(at_ms(300), own);
+        there.router().rates(target(1).worker).samples
+    };
+    assert_eq!((samples(3), samples(200)), (0, 1));
+}
+
+/// Each replica sees the same worker become free.
+#[test]
+fn with_peers_a_worker_may_have_the_backlog_of_one_more_request_for_each() {
+    let waits_behind = |prompts: u32, peers: usize| {
+        let there = Replica::with(1);
+        for number in 0..peers {
+            let other = Replica::with(1);
+            let id = other
+                .fleet
+                .plan(at_ms(0), &test_request(tokens(9, 1)))
+                .reservation;
+            other.router().done(at_ms(0), id);
+            sync(at_ms(0), &other, peer(number), &there);
+        }
+        // 21 ms each; the bound is 25 ms for each router.
+        for topic in 0..prompts {
+            there.fleet.plan(at_ms(0), &test_request(tokens(topic, 9)));
+        }
+        let dispatch = there.fleet.dispatch(at_ms(0), &waiting_request());
+        matches!(dispatch, Dispatch::Queued(_))
+    };
+    assert_eq!((waits_behind(1, 0), waits_behind(2, 0)), (false, true));
+    assert_eq!((waits_behind(3, 2), waits_behind(4, 2)), (false, true));
 }
