@@ -224,12 +224,6 @@ fn replica_settings_are_off_and_refused_where_not_built() {
             "not built yet",
         ),
         (
-            vec!["--router-snapshot-threshold", "5"],
-            "replicas.nats.snapshot_threshold",
-            "5",
-            "not built yet",
-        ),
-        (
             vec!["--router-snapshot-threshold", "0"],
             "replicas.nats.snapshot_threshold",
             "0",

@@ -62,6 +62,7 @@ mod prometheus;
 mod queue;
 mod realtime;
 mod relay_bytes;
+mod replicas_over_nats;
 mod response_cache;
 mod route_api;
 mod routing;
