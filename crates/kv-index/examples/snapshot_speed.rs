@@ -1,8 +1,9 @@
 //! How long an index takes to save itself, and another one to load that.
 //!
 //! `cargo run --release -p kv-index --example snapshot_speed -- --blocks 1000000 --depth 50 --targets 64 --holders 4`:
-//! conversations of so many blocks, each announced by name by so many targets. Exit code 1 if what was loaded is not what
-//! was saved.
+//! conversations of so many blocks, each announced by name by so many targets. The longest piece is the longest time
+//! between two moments with the lock free, so no hold of the lock was longer. With `--updates 1` a thread stores and
+//! removes blocks meanwhile. Exit code 1 if what was loaded is not what was saved.
 
 #![expect(
     clippy::print_stdout,
@@ -13,10 +14,20 @@
 #[path = "flags/mod.rs"]
 mod flags;
 
-use std::{process::ExitCode, sync::Arc, time::Instant};
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use flags::ExampleFlags;
-use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, StoredBlocks, Target, Tier, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, EngineHash, IndexUpdate, RemovedBlocks, StoredBlocks, Target, Tier, WorkerId,
+};
 use kv_index::{IndexSettings, KvIndex};
 
 #[expect(clippy::disallowed_methods, reason = "it measures")]
@@ -27,6 +38,7 @@ fn main() -> ExitCode {
         ("--targets", 64),
         ("--holders", 4),
         ("--budget", 512 << 20),
+        ("--updates", 0),
     ];
     let flags = ExampleFlags::read("snapshot_speed", &defaults);
     let empty = || {
@@ -39,8 +51,22 @@ fn main() -> ExitCode {
     fill(&full, &flags);
     let mut file = Vec::new();
     let started = Instant::now();
-    let saved = full.save(&mut file).expect("memory takes what is written");
+    let (mut holds, mut longest, mut last) = (0, Duration::ZERO, started);
+    let done = AtomicBool::new(flags.number("--updates") == 0);
+    let (saved, updates) = thread::scope(|scope| {
+        let updating = scope.spawn(|| update_until(&full, &done));
+        let saved = full.save_in_pieces(&mut file, KvIndex::ITEMS_PER_HOLD, &mut || {
+            holds += 1;
+            longest = longest.max(last.elapsed());
+            thread::yield_now();
+            last = Instant::now();
+        });
+        done.store(true, Ordering::Relaxed);
+        (saved, updating.join().expect("it only applies updates"))
+    });
+    let saved = saved.expect("memory takes what is written");
     let save_s = started.elapsed().as_secs_f64();
+    let copy_s = last.duration_since(started).as_secs_f64();
     let other = empty();
     let started = Instant::now();
     let loaded = match other.load(&mut &file[..]) {
@@ -59,6 +85,13 @@ fn main() -> ExitCode {
         full.stats().bytes,
         saved.bytes
     );
+    println!(
+        "{holds} holds of the lock in the first {copy_s:.3} s, the longest piece {:.3} ms; {updates} updates meanwhile",
+        longest.as_secs_f64() * 1e3
+    );
+    if updates > 0 {
+        return ExitCode::SUCCESS;
+    }
     if other.digest() != full.digest() || loaded.shed > 0 {
         eprintln!(
             "not all came back: {loaded:?} of {saved:?}, which shed {} before",
@@ -67,6 +100,36 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// Stores and removes a block until the save is done. Returns the number of updates.
+fn update_until(index: &KvIndex, done: &AtomicBool) -> u64 {
+    let target = Target {
+        worker: WorkerId(0),
+        rank: DpRank(0),
+    };
+    let (hash, tier) = (EngineHash(9), Tier::Device);
+    let stored = IndexUpdate::Stored(StoredBlocks {
+        hashes: vec![hash],
+        parent: None,
+        tokens: vec![u32::MAX],
+        block_size: BlockSize::new(1).expect("a valid size"),
+        lora: None,
+        media: Vec::new(),
+        salt: None,
+        tier,
+    });
+    let removed = IndexUpdate::Removed(RemovedBlocks {
+        hashes: vec![hash],
+        tier,
+    });
+    let mut updates = 0;
+    while !done.load(Ordering::Relaxed) {
+        index.apply(target, &stored);
+        index.apply(target, &removed);
+        updates += 2;
+    }
+    updates
 }
 
 /// Conversations of their own from the first block on, one token a block.

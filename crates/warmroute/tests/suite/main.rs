@@ -40,6 +40,7 @@ mod explain;
 mod faults;
 mod hostile_artefacts;
 mod http2;
+mod index_snapshot;
 mod indexer;
 mod indexer_examples;
 mod indexer_streams;
