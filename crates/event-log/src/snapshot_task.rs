@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Interval of checks, before jitter.
-const CHECK: Duration = Duration::from_secs(10);
+const CHECK: Duration = Duration::from_secs(5);
 
 /// What a snapshot is made of.
 pub trait SnapshotSource: fmt::Debug + Send + Sync {

@@ -43,7 +43,7 @@ use self::{fleet_start::FleetNeighbours, listeners::BoundListeners, replicas::Re
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
-    index_snapshot::IndexSnapshots,
+    index_snapshot::{self, IndexSnapshots},
     live::{self, LiveConfig, SourceTexts},
     log_queue, stall_watch,
     takeover::{self, InheritedSockets, SocketHandover},
@@ -204,6 +204,7 @@ async fn start_on(
     };
     let started = fleet_start::start(&settings, neighbours, &mut registry).await?;
     let (fleet, snapshots) = (Arc::clone(&started.fleet), started.snapshots.clone());
+    let loaded = Arc::clone(&index);
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
     let exporter = SpanExporter::new(&settings.tracing, clock, &mut registry)?;
     let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
@@ -294,9 +295,7 @@ async fn start_on(
     if is_takeover {
         wait_for_first_probes(&live, &fleet).await;
     }
-    if let Some(snapshots) = &snapshots {
-        snapshots.wait_for_proofs().await;
-    }
+    index_snapshot::wait_for_proofs(&loaded).await;
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let saving = snapshots
         .clone()

@@ -367,10 +367,6 @@ fn a_key_of_a_later_version_accepts_only_its_default() {
         ),
         ("circuit_breaker: {sweep: 1s}", "circuit_breaker.sweep"),
         ("metrics: {exemplars: false}", "metrics.exemplars"),
-        (
-            "replicas: {nats: {snapshot_threshold: 5}}",
-            "replicas.nats.snapshot_threshold",
-        ),
         ("compat: {metrics: []}", "compat.metrics"),
     ] {
         let problem = problem(text);

@@ -105,6 +105,14 @@ impl BucketRow {
         }
     }
 
+    /// Makes room for some more entries than `entries`.
+    pub(super) fn reserve(&mut self, entries: u64) {
+        let buckets = usize::try_from(entries).map_or(0, |entries| entries * 8 / (SLOTS * 6));
+        if buckets > self.buckets.len() {
+            self.rebuild(buckets);
+        }
+    }
+
     pub(super) fn insert(&mut self, word: u64) {
         if self.entries as usize * 8 >= self.buckets.len() * SLOTS * 7 {
             self.rebuild(self.buckets.len() + self.buckets.len() / 2 + 1);

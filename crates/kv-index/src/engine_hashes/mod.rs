@@ -170,6 +170,11 @@ impl EngineHashTable {
         self.table.bytes() + self.run_hashes.bytes() + self.groups.bytes()
     }
 
+    /// Makes room for hashes to come.
+    pub(crate) fn reserve(&mut self, hashes: u64) {
+        self.table.reserve(hashes);
+    }
+
     /// Returns all members, by slot.
     pub(crate) fn members(&self) -> impl Iterator<Item = GroupMembership> {
         self.groups

@@ -68,6 +68,11 @@ impl SnapshotContent {
         self.bytes
     }
 
+    /// Returns the numbers of blocks and of engine hashes.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        (self.hashes.len() as u64, self.engine.len() as u64)
+    }
+
     pub(super) fn counts(&self) -> RecordCounts {
         RecordCounts {
             spaces: self.spaces.len() as u64,

@@ -49,6 +49,9 @@ pub(crate) enum LoadRule {
     AwaitProof,
 }
 
+/// Bytes that a block or an engine hash takes at most, in runs of a few blocks.
+const BYTES_PER_BLOCK: u64 = 64;
+
 /// Map from a snapshot's numbers to those of the index.
 #[derive(Debug, Default)]
 struct NumberMap {
@@ -86,6 +89,7 @@ impl IndexState {
                 .namespaces
                 .insert(record.number, self.namespaces.enter(&record.namespace));
         }
+        self.reserve_for(core, content);
         // Runs with blocks at their end that may have no holder.
         let mut ragged = Vec::new();
         let mut touched = content.runs().len() as u64;
@@ -113,6 +117,15 @@ impl IndexState {
             shed: self.counts.shed - shed,
             bytes: content.bytes(),
         })
+    }
+
+    /// Enlarges the tables for the content, if there is room for it beyond doubt.
+    fn reserve_for(&mut self, core: &SharedIndex, content: &SnapshotContent) {
+        let (blocks, hashes) = content.sizes();
+        if (blocks + hashes) * BYTES_PER_BLOCK < self.settings.memory_budget {
+            self.writer.reserve(core, blocks);
+            self.names.reserve(hashes);
+        }
     }
 
     /// Registers a target from its record, unless it serves another model by now.

@@ -14,6 +14,8 @@ use crate::{
 
 /// Maximum load of a segment, percent.
 const FULL_PERCENT: usize = 74;
+/// Load of a segment that is enlarged for entries to come, percent.
+const RESERVED_PERCENT: usize = 66;
 /// Load below which it shrinks, percent.
 const SPARSE_PERCENT: usize = 40;
 
@@ -139,6 +141,30 @@ impl BlockTable {
             };
             let _ = self.resize(number, fewer, lines, extents);
         }
+    }
+
+    /// Returns the number of segments.
+    pub(crate) fn segments(&self) -> usize {
+        self.directory.len()
+    }
+
+    /// Enlarges a segment for its share of `entries`, which is cheaper than its growth entry by
+    /// entry.
+    pub(crate) fn reserve(
+        &self,
+        number: usize,
+        entries: u64,
+        lines: &LineChunks,
+        extents: &mut Extents,
+    ) -> Result<(), NoFreeLines> {
+        let share = entries / self.directory.len() as u64;
+        let count = share * 100 / (LINE_WORDS * RESERVED_PERCENT) as u64;
+        let count = u32::try_from(count).map_or(MOST_LINES, |count| count.min(MOST_LINES));
+        let segment = Segment::decode(self.directory[number].load(Ordering::Relaxed));
+        if count > segment.lines {
+            self.resize(number, count, lines, extents)?;
+        }
+        Ok(())
     }
 
     /// Moves a segment to other lines.

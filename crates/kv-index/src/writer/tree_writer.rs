@@ -172,6 +172,32 @@ impl TreeWriter {
         Ok(())
     }
 
+    /// Enlarges the table for blocks to come, as far as there is room.
+    pub(crate) fn reserve(&mut self, core: &SharedIndex, blocks: u64) {
+        for number in 0..core.table.segments() {
+            if self.reserve_segment(core, number, blocks).is_err() {
+                // One more chunk is more than a segment takes.
+                let grown = self.grow_body(core);
+                if grown
+                    .and_then(|()| self.reserve_segment(core, number, blocks))
+                    .is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn reserve_segment(
+        &mut self,
+        core: &SharedIndex,
+        number: usize,
+        blocks: u64,
+    ) -> Result<(), NoFreeLines> {
+        core.table
+            .reserve(number, blocks, &core.body, &mut self.extents)
+    }
+
     /// Takes a number for a new run.
     pub(super) fn take_run(&mut self, core: &SharedIndex) -> Result<u32, NoFreeLines> {
         if let Some(run) = self.nodes.take_free() {

@@ -15,7 +15,7 @@ use nats_client::{
 };
 use net::{Clock, Destinations};
 use prometheus_client::registry::Registry;
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::time::timeout;
 
 use self::metrics::BusCollector;
 use super::fleet_start::FleetNeighbours;
@@ -35,15 +35,13 @@ const FIRST_CONNECTION: Duration = Duration::from_secs(3);
 /// Longest time for reading a snapshot, and most bytes of one.
 const RESTORE: Duration = Duration::from_secs(60);
 const LARGEST_SNAPSHOT: u64 = 16 << 30;
-/// Time after the start in which a worker of the snapshot may appear, for example by discovery.
-const LONGEST_ABSENCE: Duration = Duration::from_secs(60);
 
 /// The parts that use the bus.
 pub(super) struct Bus {
     pub(super) log: Arc<EventLog>,
     connection: Arc<SharedConnection>,
     snapshot: SnapshotSettings,
-    keeping: Option<(SnapshotTask, JoinHandle<()>)>,
+    keeping: Option<SnapshotTask>,
 }
 
 /// The parts of the bus that the exchange of load uses.
@@ -166,21 +164,13 @@ impl Bus {
             clock,
         };
         let task = SnapshotTask::spawn(Arc::clone(&self.log), Arc::new(source), self.snapshot);
-        let fleet = Arc::clone(fleet);
-        let unclaimed = runtime::spawn(async move {
-            tokio::time::sleep(LONGEST_ABSENCE).await;
-            fleet.forget_unclaimed();
-        });
-        self.keeping = Some((task, unclaimed));
+        self.keeping = Some(task);
         self
     }
 
     /// Ends the use of the bus; the other routers take over at once.
     pub(super) async fn stop(self) {
-        if let Some((task, unclaimed)) = self.keeping {
-            drop(task);
-            unclaimed.abort();
-        }
+        drop(self.keeping);
         self.log.leave().await;
     }
 }

@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 #[cfg(feature = "nats")]
 use super::bus::Bus;
 use super::{StartError, peer_snapshot};
-use crate::index_snapshot::IndexSnapshots;
+use crate::index_snapshot::{self, IndexSnapshots};
 
 /// What the fleet is started with, besides the settings.
 pub(super) struct FleetNeighbours {
@@ -62,7 +62,7 @@ pub(super) async fn start(
         hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
         index: Arc::clone(&index),
         scheme: neighbours.scheme,
-        earlier,
+        earlier: earlier.clone(),
         clock,
         on_verdict: neighbours.on_verdict,
     };
@@ -70,6 +70,7 @@ pub(super) async fn start(
     {
         let log = bus.as_ref().map(|bus| Arc::clone(&bus.log));
         let fleet = Arc::new(Fleet::start_with_event_log(parts, log, registry)?);
+        expect_earlier_workers(&earlier, &fleet);
         let bus = bus.map(|bus| bus.keep_snapshots(&fleet, &index, clock));
         Ok(StartedFleet {
             fleet,
@@ -78,10 +79,18 @@ pub(super) async fn start(
         })
     }
     #[cfg(not(feature = "nats"))]
-    Ok(StartedFleet {
-        fleet: Arc::new(Fleet::start(parts, registry)?),
-        snapshots,
-    })
+    {
+        let fleet = Arc::new(Fleet::start(parts, registry)?);
+        expect_earlier_workers(&earlier, &fleet);
+        Ok(StartedFleet { fleet, snapshots })
+    }
+}
+
+/// Drops the blocks of earlier workers that do not appear in time, for example by discovery.
+fn expect_earlier_workers(earlier: &[NumberedWorker], fleet: &Arc<Fleet>) {
+    if !earlier.is_empty() {
+        runtime::spawn(index_snapshot::forget_absent_workers(Arc::clone(fleet)));
+    }
 }
 
 /// Fills the empty index with the youngest content that there is, and returns its workers. What

@@ -64,6 +64,8 @@ mod queue;
 mod realtime;
 mod relay_bytes;
 mod replicas;
+#[cfg(feature = "nats")]
+mod replicas_over_nats;
 mod response_cache;
 mod route_api;
 mod routing;

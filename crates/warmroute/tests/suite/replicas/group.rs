@@ -170,6 +170,20 @@ impl RouterGroup {
         });
     }
 
+    /// Waits until every router has the same digest of the same blocks, and some.
+    pub(super) fn until_equal_digests(&self) {
+        eventually("the routers to have the same index", || {
+            let routers = self.routers.iter().flatten();
+            let digests: Vec<Value> = routers
+                .map(|router| RawClient::get(&router.admin(), "/admin/kv-index/digest").json())
+                .collect();
+            let some = digests[0]["targets"]
+                .as_array()
+                .is_some_and(|it| !it.is_empty());
+            (some && digests.iter().all(|digest| *digest == digests[0])).then_some(())
+        });
+    }
+
     /// Sends a chat to the router at this position and returns its reply.
     pub(super) fn chat(&self, at: usize, text: &str, headers: &[(&str, &str)]) -> RawReply {
         let body = json!({

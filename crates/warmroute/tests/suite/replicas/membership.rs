@@ -46,7 +46,11 @@ fn without_settings_a_router_is_alone() {
         (&json!("none"), &json!(false))
     );
     assert_eq!(report["replicas"], json!([]));
-    for path in ["/admin/replicas/feed", "/admin/replicas/state?after=0"] {
+    for path in [
+        "/admin/replicas/feed",
+        "/admin/replicas/state?after=0",
+        "/admin/replicas/snapshot",
+    ] {
         let reply = RawClient::get(&router.admin(), path);
         assert_eq!((reply.status, &*reply.error_code()), (404, "unknown_route"));
     }

@@ -1,9 +1,11 @@
 //! What is special to HTTP between routers.
 
+use contract_id::contract;
+
 use super::group::{Link, RouterGroup, engines};
 use crate::{
     encryption::TestAuthority,
-    harness::{Program, RawClient, eventually},
+    harness::{Program, RawClient, eventually, words},
 };
 
 #[test]
@@ -61,6 +63,34 @@ fn peers_are_found_by_name_and_over_tls() {
 }
 
 #[test]
+#[contract("V41", "DY21")]
+fn a_new_router_copies_the_index_of_a_peer_and_continues_it() {
+    let (_engines, workers) = engines(2, &[]);
+    let mut group = RouterGroup::start(Link::Peers, 2, workers);
+    let prompts: Vec<_> = (0..6).map(|n| words(&format!("topic {n}"), 120)).collect();
+    for prompt in &prompts {
+        assert_eq!(group.chat(0, prompt, &[]).status, 200);
+    }
+    group.kill(1);
+    group.start_router(1);
+    let started = group.router(1);
+    assert!(
+        started.stderr().contains("the index of a peer is copied"),
+        "{}",
+        started.stderr()
+    );
+    group.until_equal_digests();
+    for prompt in &prompts {
+        let reply = group.chat(1, prompt, &[]);
+        let predicted = reply.header("x-warmroute-predicted-cached-tokens");
+        let predicted: u64 = predicted.expect("a prediction").parse().unwrap();
+        let usage = &reply.json()["usage"];
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], predicted);
+        assert!(predicted > 0, "the first request already finds its blocks");
+    }
+}
+
+#[test]
 fn the_feed_needs_the_admin_token() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
@@ -74,6 +104,7 @@ fn the_feed_needs_the_admin_token() {
         "/admin/replicas",
         "/admin/replicas/feed",
         "/admin/replicas/state?after=0",
+        "/admin/replicas/snapshot",
     ] {
         let reply = RawClient::get(&router.admin(), path);
         assert_eq!(reply.status, 401, "{path}");
