@@ -256,6 +256,7 @@ impl TestSource {
             topic: String::new(),
             bind: false,
             defaults: EventDefaults::default(),
+            resume: None,
             settings: SourceSettings::default(),
         };
         change(&mut spec);
