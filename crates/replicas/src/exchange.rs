@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Time for which changes are gathered into one message.
-const GATHER: Duration = Duration::from_millis(1);
+const GATHER: Duration = Duration::from_millis(2);
 /// Interval of checks for silent peers.
 const CHECK: Duration = Duration::from_millis(100);
 /// Most open requests in a page.

@@ -25,7 +25,7 @@ use super::TransportEvent;
 use crate::{
     exchange::PageRequest,
     identity::ShownId,
-    wire::{self, StatePage},
+    wire::{self, EnvelopeHead, StatePage},
 };
 
 /// Most messages that wait in each direction.
@@ -83,6 +83,7 @@ impl NatsTransport {
         let mut pump = Pump {
             state: state.clone(),
             own: subjects.of(own_id),
+            own_id,
             all: subjects.all,
             leaving,
             arriving,
@@ -126,6 +127,7 @@ struct Pump {
     state: watch::Receiver<ConnectionState>,
     all: String,
     own: String,
+    own_id: u64,
     leaving: mpsc::Receiver<Bytes>,
     arriving: mpsc::Sender<TransportEvent>,
 }
@@ -177,6 +179,11 @@ impl Pump {
     }
 
     async fn deliver(&self, message: &Message) {
+        // Most messages that come back are own changes: they are not even decoded.
+        let head = wire::decode::<EnvelopeHead>(&message.payload);
+        if head.is_ok_and(|head| head.sender == self.own_id && head.presence.is_none()) {
+            return;
+        }
         let bytes = message.payload.len();
         let event = match wire::decode(&message.payload) {
             Ok(message) => TransportEvent::Message {
