@@ -28,6 +28,7 @@ mod parity_report;
 mod parts;
 mod prefix_stats;
 mod reload;
+mod replicas;
 mod response;
 mod response_cache;
 mod route;
@@ -102,6 +103,10 @@ fn own_routes(longest: usize, access: &Access) -> Vec<Route> {
         ("/admin/parity", get(parity_report::report)),
         ("/admin/prefix-routing/stats", get(prefix_stats::stats)),
         ("/admin/streams", get(streams::list)),
+        ("/admin/replicas", get(replicas::list)),
+        ("/admin/replicas/feed", get(replicas::feed)),
+        ("/admin/replicas/state", get(replicas::state)),
+        ("/admin/replicas/snapshot", get(replicas::snapshot)),
         ("/admin/models", get(models::list)),
         ("/admin/kv-index/digest", get(kv_index_routes::digest)),
         ("/admin/kv-index/dump", get(kv_index_routes::dump)),

@@ -11,6 +11,7 @@ use kv_index::KvIndex;
 use net::Clock;
 use parity::ParityTracker;
 use parking_lot::Mutex;
+use replicas::Replicas;
 use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::ReceiptRing};
 
 use crate::{Control, Doctor, Drain, DryRun, MetricsPage, Takeover};
@@ -30,6 +31,8 @@ pub struct AdminParts {
     pub parity: Arc<Mutex<ParityTracker>>,
     /// Counters of prefix routing.
     pub prefix_counters: Arc<PrefixDecisionCounters>,
+    /// Routers that share state.
+    pub replicas: Arc<Replicas>,
     /// Cached replies.
     pub cache: Arc<ResponseCache>,
     /// The configuration in force, and its changes.
@@ -92,6 +95,7 @@ states! {
     decisions.dry_run: DryRun,
     parity: Arc<Mutex<ParityTracker>>,
     prefix_counters: Arc<PrefixDecisionCounters>,
+    replicas: Arc<Replicas>,
     cache: Arc<ResponseCache>,
     control: Arc<dyn Control>,
     metrics: MetricsPage,

@@ -18,6 +18,7 @@ pub mod openapi;
 mod parity;
 mod problem;
 mod receipt;
+mod replicas;
 mod requests;
 mod response_cache;
 mod route;
@@ -51,6 +52,7 @@ pub use receipt::{
     QueueHold, Receipt, ReceiptDecision, ReceiptList, ReceiptRequest, RequestOutcome, ReservedLoad,
     RouterTiming, TargetLoad, TargetName, TierTokens,
 };
+pub use replicas::{ReplicaReport, ReplicaReports, SharedSnapshot};
 pub use requests::{
     DrainRequest, InvalidateRequest, PolicyParameters, ReloadRequest, RollbackRequest,
     RouteRequest, TakeoverRequest, WorkerRequest,

@@ -11,6 +11,7 @@ mod listeners;
 mod lmcache;
 mod models;
 mod redis;
+mod replicas;
 mod response_cache;
 mod routing;
 mod server;
@@ -74,6 +75,7 @@ fn check_sections(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     models::check(root.key("models"), problems);
     cache::check_empty_lists(root.key("model_aggregation"), problems);
     hooks::check(root.key("pre_routing_hooks"), problems);
+    replicas::check(root.key("replicas"), problems);
 }
 
 /// Reads a checked section.
@@ -94,6 +96,7 @@ fn resolve(root: &mut CheckedValue) {
     {
         address.set_port(port);
     }
+    replicas::resolve(root.key_mut("replicas"));
     let is_enabled = |section: &str| root.key(section).key("enabled").bool();
     let usual = default_policy(is_enabled("prefix_routing"), is_enabled("kv_cache_index"));
     let policy = &mut root.key_mut("routing").key_mut("policy").value;

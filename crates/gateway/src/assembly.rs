@@ -12,6 +12,7 @@ use parity::ParityTracker;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use proxy::{ConnectionPools, Upstream};
+use replicas::NoteQueue;
 use resilience::OutcomeCounters;
 use response_cache::{CacheFiller, Coalescer, ResponseCache};
 use routing::{
@@ -88,6 +89,8 @@ pub struct GatewayParts {
     pub lmcache: Option<Arc<Controller>>,
     /// The shared store of token ids from engines, if configured.
     pub tokens: Option<RedisTokenStore>,
+    /// The notes for peers; default: there are none.
+    pub peers: NoteQueue,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -220,8 +223,8 @@ impl<'a> SharedParts<'a> {
                 settings.routing.reservation_ttl,
                 Arc::clone(&parts.ring),
             )),
-            responses: Arc::default(),
-            cooldowns: Arc::default(),
+            responses: Arc::new(ResponseAffinity::shared(parts.peers.clone())),
+            cooldowns: Arc::new(Cooldowns::shared(parts.peers.clone())),
         }
     }
 

@@ -10,34 +10,57 @@ use std::{collections::HashMap, time::Duration};
 
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::RwLock;
+use replicas::{NoteQueue, SharedNote};
 
 /// Longest cooldown.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The end of each worker's cooldown.
 #[derive(Debug, Default)]
-pub(crate) struct Cooldowns(RwLock<HashMap<WorkerId, Moment>>);
+pub(crate) struct Cooldowns {
+    ends: RwLock<HashMap<WorkerId, Moment>>,
+    peers: NoteQueue,
+}
 
 impl Cooldowns {
-    /// Records a worker's `Retry-After`, received at `now`. The latest value counts.
+    /// Creates a table that tells the peers of each cooldown.
+    pub(crate) fn shared(peers: NoteQueue) -> Self {
+        let ends = RwLock::default();
+        Self { ends, peers }
+    }
+
+    /// Records the `Retry-After` of the worker with this name, received at `now`. The latest value
+    /// counts.
+    pub(crate) fn record(&self, worker: WorkerId, name: &str, now: Moment, wait: Duration) {
+        self.put(worker, now, wait);
+        if self.peers.is_open() {
+            let worker = name.into();
+            self.peers.push(SharedNote::Cooldown { worker, wait });
+        }
+    }
+
+    /// Records a cooldown that begins at `now`, without telling the peers.
     pub(crate) fn put(&self, worker: WorkerId, now: Moment, wait: Duration) {
-        self.0.write().insert(worker, now + wait.min(LONGEST));
+        self.ends.write().insert(worker, now + wait.min(LONGEST));
     }
 
     /// Returns whether there is no cooldown at all: a fast path before the check of each worker.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.read().is_empty()
+        self.ends.read().is_empty()
     }
 
     /// Returns whether this worker is in cooldown.
     pub(crate) fn is_cooling_down(&self, worker: WorkerId, now: Moment) -> bool {
-        self.0.read().get(&worker).is_some_and(|until| now < *until)
+        self.ends
+            .read()
+            .get(&worker)
+            .is_some_and(|until| now < *until)
     }
 
     /// Removes expired cooldowns.
     pub(crate) fn tick(&self, now: Moment) {
         if !self.is_empty() {
-            self.0.write().retain(|_, until| now < *until);
+            self.ends.write().retain(|_, until| now < *until);
         }
     }
 }

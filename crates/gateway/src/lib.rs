@@ -31,6 +31,7 @@ mod model_routing;
 mod model_watch;
 mod models;
 mod parity_monitor;
+mod peer_load;
 mod prefix_telemetry;
 mod probe_listener;
 mod process_limits;

@@ -136,7 +136,7 @@ impl QueueWaiters {
 
     /// Delivers each release to its request. A plan without a request is withdrawn, which may
     /// release others.
-    fn deliver(&self, released: Vec<ReleasedRequest>) {
+    pub(crate) fn deliver(&self, released: Vec<ReleasedRequest>) {
         let mut released = VecDeque::from(released);
         while let Some(next) = released.pop_front() {
             let mut slots = self.slots.lock();

@@ -13,6 +13,7 @@ use std::{
 
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::Mutex;
+use replicas::{NoteQueue, SharedNote};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Most responses.
@@ -29,9 +30,12 @@ pub(crate) struct ResponseHome {
     pub(crate) name: Arc<str>,
 }
 
-/// The memory of one router.
+/// The memory of one router, and of what its peers tell of theirs.
 #[derive(Debug, Default)]
-pub(crate) struct ResponseAffinity(Mutex<ResponseAffinityTable>);
+pub(crate) struct ResponseAffinity {
+    table: Mutex<ResponseAffinityTable>,
+    peers: NoteQueue,
+}
 
 #[derive(Debug, Default)]
 struct ResponseAffinityTable {
@@ -41,17 +45,32 @@ struct ResponseAffinityTable {
 }
 
 impl ResponseAffinity {
+    /// Creates an empty memory that tells the peers what it records.
+    pub(crate) fn shared(peers: NoteQueue) -> Self {
+        let table = Mutex::default();
+        Self { table, peers }
+    }
+
     /// Records that this worker holds the response of this id.
     pub(crate) fn record(&self, id: &str, home: ResponseHome, now: Moment) {
         let key = xxh3_128(id.as_bytes());
-        let mut affinity = self.0.lock();
+        let worker = Arc::clone(&home.name);
+        if self.record_key(key, home, now) {
+            self.peers.push(SharedNote::ResponseHome { key, worker });
+        }
+    }
+
+    /// Records that this worker holds the response with this hash of its id; returns whether that
+    /// is new.
+    pub(crate) fn record_key(&self, key: u128, home: ResponseHome, now: Moment) -> bool {
+        let mut affinity = self.table.lock();
         // A stream names its response in every event: it is recorded once.
         if affinity
             .by_id
             .get(&key)
             .is_some_and(|(known, at)| *known == home && now.since(*at) <= TTL)
         {
-            return;
+            return false;
         }
         affinity.by_id.insert(key, (home, now));
         affinity.order.push_back((key, now));
@@ -73,11 +92,12 @@ impl ResponseAffinity {
                 affinity.by_id.remove(&oldest);
             }
         }
+        true
     }
 
     /// Returns the worker that holds it, if known.
     pub(crate) fn find(&self, id: &str, now: Moment) -> Option<ResponseHome> {
-        let affinity = self.0.lock();
+        let affinity = self.table.lock();
         let (home, learned) = affinity.by_id.get(&xxh3_128(id.as_bytes()))?;
         (now.since(*learned) <= TTL).then(|| home.clone())
     }
@@ -124,7 +144,7 @@ mod tests {
         for _ in 0..10 {
             affinity.record("resp_9", home(3), at(4_300));
         }
-        let inside = affinity.0.lock();
+        let inside = affinity.table.lock();
         assert!(inside.by_id.len() <= inside.order.len() && inside.order.len() <= MOST);
     }
 
@@ -135,11 +155,11 @@ mod tests {
             affinity.record("a", home(1), at(second));
             affinity.record("b", home(2), at(second));
         }
-        let inside = affinity.0.lock();
+        let inside = affinity.table.lock();
         assert_eq!((inside.by_id.len(), inside.order.len()), (2, 2));
         drop(inside);
         affinity.record("c", home(1), at(2 * 3600));
-        let inside = affinity.0.lock();
+        let inside = affinity.table.lock();
         assert_eq!(
             (inside.by_id.len(), inside.order.len()),
             (1, 1),

@@ -65,6 +65,15 @@ pub async fn host_addresses(name: &str, server: SocketAddr) -> io::Result<Vec<Ip
     Ok(found)
 }
 
+/// Resolves a name to its addresses with the system's resolver.
+///
+/// # Errors
+///
+/// The name has no address, or no resolver answered.
+pub async fn system_addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok(tokio::net::lookup_host((name, port)).await?.collect())
+}
+
 #[derive(Debug, PartialEq)]
 enum DnsRecord {
     Address(IpAddr),

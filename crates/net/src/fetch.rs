@@ -14,6 +14,10 @@ use http::{
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 
+mod streamed;
+
+pub use streamed::{StreamedReply, open};
+
 use crate::{Stream, WorkerUrl, dial};
 
 /// Size limit of a reply head, in bytes.
@@ -160,24 +164,14 @@ impl FetchExchange<'_> {
     ) -> Result<FetchedReply, FetchError> {
         let request = self.request(method, headers, body)?;
         let whole = async {
-            let stream =
-                dial(self.url, self.timeout)
-                    .await
-                    .map_err(|source| FetchError::Connect {
-                        worker: self.url.display_name(),
-                        source,
-                    })?;
+            let stream = dial(self.url, self.timeout)
+                .await
+                .map_err(|source| self.unreachable(source))?;
             self.exchange(stream, request).await
         };
         tokio::time::timeout(self.timeout, whole)
             .await
-            .unwrap_or_else(|_| {
-                Err(FetchError::TimedOut {
-                    worker: self.url.display_name(),
-                    path: self.path.to_owned(),
-                    limit: self.timeout,
-                })
-            })
+            .unwrap_or_else(|_| Err(self.timed_out()))
     }
 
     fn request(
@@ -269,6 +263,21 @@ impl FetchExchange<'_> {
             headers: head.headers,
             body: bytes.freeze(),
         })
+    }
+
+    fn unreachable(&self, source: io::Error) -> FetchError {
+        FetchError::Connect {
+            worker: self.url.display_name(),
+            source,
+        }
+    }
+
+    fn timed_out(&self) -> FetchError {
+        FetchError::TimedOut {
+            worker: self.url.display_name(),
+            path: self.path.to_owned(),
+            limit: self.timeout,
+        }
     }
 
     fn protocol(&self, source: hyper::Error) -> FetchError {

@@ -8,7 +8,7 @@ use kv_index::SpeculationId;
 use crate::{
     CacheSource, Dispatch, Job, Leg, Plan, Policy, Refusal, ReservationId, Router,
     choice::{Choice, PlacementError},
-    ledger::SequenceBlocks,
+    ledger::{Ledger, SequenceBlocks},
     policy::rule::PolicyCandidate,
     pool_split::PoolSplit,
     queue::{WaitTerms, engine_priority},
@@ -142,8 +142,8 @@ impl Router {
             return None;
         }
         let winner = choice.winner().target();
-        let waits =
-            (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
+        let waits = (minds_backlog && self.is_backed_up(choice, &state.ledger))
+            || state.queue.is_contended(winner, now);
         waits.then(|| WaitTerms {
             budget,
             minds_backlog,
@@ -152,9 +152,13 @@ impl Router {
         })
     }
 
-    pub(crate) fn is_backed_up(&self, choice: &Choice<'_>) -> bool {
-        let settings = self.settings.load();
-        choice.winner().state.backlog_ms > settings.queue.longest_backlog_ms()
+    pub(crate) fn is_backed_up(&self, choice: &Choice<'_>, ledger: &Ledger) -> bool {
+        let most = self
+            .settings
+            .load()
+            .queue
+            .longest_backlog(ledger.replicas());
+        choice.winner().state.backlog_ms > most.as_secs_f64() * 1e3
     }
 
     /// Returns the answer to a job that arrived at `since`. Chooses the prefill target where

@@ -220,8 +220,8 @@ impl Stopwatch for NoStopwatch {
     }
 }
 
-/// The id of a load counted on a target; never reused in a router's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The id of a load counted on a target: from 1, ascending, never reused in a router's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReservationId(pub u64);
 
 /// The id of a queued request.

@@ -2,7 +2,8 @@
 //!
 //! Every dispatch is a reservation: counted when it is opened, moved from prefill to decode at its
 //! first token, freed when it is closed. The ledger chooses no target and knows no HTTP; the caller
-//! decides when a reservation is closed, and why.
+//! decides when a reservation is closed, and why. The reservations of other replicas count on their
+//! targets as this router's own do (`peers`).
 //!
 //! **Invariant**: a reservation is freed exactly once, and when none is open every target's load is
 //! exactly zero: all sums are integers.
@@ -12,11 +13,15 @@ mod active;
 mod blocks;
 mod chunked_list;
 mod load;
+mod peers;
 mod prefill_queue;
+mod reservation;
 mod usage;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::Bound,
+    sync::Arc,
     time::Duration,
 };
 
@@ -25,40 +30,21 @@ use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::SpeculationId;
 
+pub use blocks::SequenceBlocks;
+pub use load::{DispatchLoad, PredictedPrompt};
+pub use reservation::{PrefillSample, SpeedSample};
+
 pub(crate) use account::TargetAccount;
 pub(crate) use active::KnownBlocks;
-pub(crate) use blocks::SequenceBlocks;
-pub(crate) use load::DispatchLoad;
+pub(crate) use blocks::fingerprint;
+pub(crate) use peers::LoadSource;
+pub(crate) use reservation::PrefillEnd;
 
-use self::{
-    active::{ActiveBlocks, NodeId},
-    usage::UsageReading,
+use self::{active::ActiveBlocks, peers::PeerTable, reservation::Reservation, usage::UsageReading};
+use crate::{
+    ReplyMode, ReservationId,
+    replication::change::{LoadDigest, OpenLoad},
 };
-use crate::{PromptKnowledge, ReplyMode, ReservationId};
-
-/// A first token is a sample of its worker's speed if at most this share of its time went to
-/// concurrent sequences.
-const INTERLEAVED_MOST: f64 = 0.5;
-
-/// A first token that the sender of the request saw.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FirstToken {
-    pub(crate) worker: WorkerId,
-    /// Milliseconds since the decision.
-    pub(crate) ms: f64,
-    /// The sample of the worker's speed, if it is one.
-    pub(crate) alone: Option<PrefillSample>,
-}
-
-/// A prefill that did not wait for others: a sample of a worker's speed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct PrefillSample {
-    /// Tokens that were cached already.
-    pub(crate) start: u32,
-    /// Tokens that were computed.
-    pub(crate) tokens: u32,
-    pub(crate) ms: f64,
-}
 
 /// All targets' accounts and the open reservations. Memory is bounded by the open reservations and
 /// the known targets.
@@ -69,37 +55,26 @@ pub(crate) struct Ledger {
     /// Share of each cache in use; at most one entry per target that a request with a busy
     /// threshold could go to.
     usage: HashMap<Target, UsageReading, FixedState>,
-    /// Ordered, because a hash table that grows moves all entries under the lock.
-    open: BTreeMap<ReservationId, Reservation>,
+    open: OpenReservations,
+    /// The digest of this router's own reservations.
+    digest: LoadDigest,
+    peers: PeerTable,
     issued: u64,
+    /// Whether this router has made a decision.
+    has_decided: bool,
 }
 
-#[derive(Debug)]
-struct Reservation {
-    load: DispatchLoad,
-    /// The end of its blocks among the active ones.
-    blocks_end: Option<NodeId>,
-    opened: Moment,
-    /// No prefill was waiting when it was opened.
-    alone: bool,
-    decoding: bool,
-    /// The blocks that the index expects because of it.
-    speculation: SpeculationId,
+/// The open reservations, by this router's numbers for them. Ordered, because a hash table that
+/// grows moves all entries under the lock.
+#[derive(Debug, Default)]
+struct OpenReservations {
+    own: BTreeMap<ReservationId, Reservation>,
+    of_peers: BTreeMap<ReservationId, Reservation>,
 }
 
-impl Reservation {
-    /// Returns the sample of the worker's speed if the prompt was computed in `ms` from the
-    /// decision on. `None`: others were computed before it, most of the time went to other
-    /// sequences, so that the remainder measures an estimate, or the cached part is unknown.
-    fn prefill_sample(&self, ms: f64) -> Option<PrefillSample> {
-        let load = &self.load;
-        let is_representative =
-            load.interleave_ms <= INTERLEAVED_MOST * ms && load.prompt == PromptKnowledge::Blocks;
-        (self.alone && is_representative).then(|| PrefillSample {
-            start: load.prompt_tokens.saturating_sub(load.uncached_tokens),
-            tokens: load.uncached_tokens,
-            ms: (ms - load.interleave_ms).max(0.0),
-        })
+impl OpenReservations {
+    fn get_mut(&mut self, id: ReservationId) -> Option<&mut Reservation> {
+        self.own.get_mut(&id).or_else(|| self.of_peers.get_mut(&id))
     }
 }
 
@@ -140,6 +115,7 @@ impl Ledger {
         targets: impl Iterator<Item = Target>,
         cold_tokens: f64,
     ) {
+        self.has_decided = true;
         for target in targets {
             let account = self
                 .accounts
@@ -149,56 +125,81 @@ impl Ledger {
         }
     }
 
-    /// Counts `load` on its target.
-    pub(crate) fn open(&mut self, now: Moment, load: DispatchLoad) -> ReservationId {
-        self.issued += 1;
-        let id = ReservationId(self.issued);
-        let (blocks_end, new_blocks) = self.active.add(load.target, &load.blocks);
-        let account = self.accounts.entry(load.target).or_default();
-        let alone = account.open(now, id, &load, new_blocks + load.blocks.unshared);
-        let speculation = SpeculationId::default();
-        self.open.insert(
-            id,
-            Reservation {
-                load,
-                blocks_end,
-                opened: now,
-                alone,
-                decoding: false,
-                speculation,
-            },
-        );
+    /// Counts `load` on `target`.
+    pub(crate) fn open(
+        &mut self,
+        now: Moment,
+        target: Target,
+        load: Arc<DispatchLoad>,
+    ) -> ReservationId {
+        let id = self.next_id();
+        let reservation = self.count(now, id, target, load);
+        self.open.own.insert(id, reservation);
+        self.digest.add(id, false);
         id
     }
 
-    /// Moves a reservation from prefill to decode: its prompt is computed. Unknown and repeated ids
-    /// are ignored.
-    pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) -> Option<FirstToken> {
+    fn next_id(&mut self) -> ReservationId {
+        self.issued += 1;
+        ReservationId(self.issued)
+    }
+
+    /// Counts `load` on `target` since `opened`; returns the reservation.
+    fn count(
+        &mut self,
+        opened: Moment,
+        id: ReservationId,
+        target: Target,
+        load: Arc<DispatchLoad>,
+    ) -> Reservation {
+        let (blocks_end, new_blocks) = self.active.add(target, &load.blocks);
+        let account = self.accounts.entry(target).or_default();
+        let alone = account.open(opened, id, &load, new_blocks + load.blocks.unshared);
+        Reservation {
+            target,
+            load,
+            blocks_end,
+            opened,
+            alone,
+            decoding: false,
+            first_token: false,
+            speculation: SpeculationId::default(),
+        }
+    }
+
+    /// Moves a reservation from prefill to decode: its prompt is computed. `None`: nothing changed,
+    /// as for unknown and repeated ids.
+    pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) -> Option<PrefillEnd> {
         let reservation = self
             .open
+            .own
             .get_mut(&id)
             .filter(|reservation| !reservation.decoding)?;
-        reservation.decoding = true;
-        let load = &reservation.load;
-        let account = self.accounts.get_mut(&load.target)?;
-        account.prefills_mut().remove(now, id);
-        account.decode(load);
+        reservation.first_token = true;
+        start_decoding(&mut self.accounts, now, id, reservation);
+        self.digest.advance(id);
         let ms = now.ms_since(reservation.opened);
-        (load.answer == ReplyMode::Streamed).then(|| FirstToken {
-            worker: load.target.worker,
-            ms,
-            alone: reservation.prefill_sample(ms),
-        })
+        let sample = (reservation.load.reply == ReplyMode::Streamed).then(|| SpeedSample {
+            worker: reservation.target.worker,
+            first_token_ms: Some(ms),
+            prefill: reservation.prefill_sample(ms),
+        });
+        Some(PrefillEnd { sample })
     }
 
     /// Returns what a whole reply shows that is complete now, before its prompt was expected to be
     /// computed: the worker is faster than estimated, and the whole time is the better estimate.
-    pub(crate) fn early_reply(&self, now: Moment, id: ReservationId) -> Option<PrefillSample> {
-        let reservation = self.open.get(&id)?;
-        let is_early = !reservation.decoding && reservation.load.answer == ReplyMode::Whole;
-        is_early
+    pub(crate) fn early_reply(&self, now: Moment, id: ReservationId) -> Option<SpeedSample> {
+        let reservation = self.open.own.get(&id)?;
+        let is_early = !reservation.decoding && reservation.load.reply == ReplyMode::Whole;
+        let prefill = is_early
             .then(|| reservation.prefill_sample(now.ms_since(reservation.opened)))
-            .flatten()
+            .flatten()?;
+        Some(SpeedSample {
+            worker: reservation.target.worker,
+            first_token_ms: None,
+            prefill: Some(prefill),
+        })
     }
 
     /// Moves prefills whose end is never announced to decode once their estimated time is over.
@@ -229,33 +230,65 @@ impl Ledger {
 
     /// Stores with a reservation the speculation that the index holds because of it.
     pub(crate) fn set_speculation(&mut self, id: ReservationId, speculation: SpeculationId) {
-        if let Some(reservation) = self.open.get_mut(&id) {
+        if let Some(reservation) = self.open.own.get_mut(&id) {
             reservation.speculation = speculation;
         }
     }
 
-    /// Returns a reservation's target; `None`: the id is unknown.
+    /// Returns the target of one of this router's own reservations; `None`: the id is unknown.
     pub(crate) fn target(&self, id: ReservationId) -> Option<Target> {
-        self.open
-            .get(&id)
-            .map(|reservation| reservation.load.target)
+        self.open.own.get(&id).map(|reservation| reservation.target)
     }
 
     /// Frees a reservation; returns its speculation in the index. Unknown and repeated ids are
     /// ignored.
     pub(crate) fn close(&mut self, now: Moment, id: ReservationId) -> Option<SpeculationId> {
-        let reservation = self.open.remove(&id)?;
-        let load = &reservation.load;
-        let account = self.accounts.get_mut(&load.target)?;
-        if !reservation.decoding {
-            account.prefills_mut().remove(now, id);
+        let reservation = self.open.own.remove(&id)?;
+        self.digest.remove(id, reservation.first_token);
+        Some(self.free(now, id, reservation))
+    }
+
+    /// Takes the load of a reservation off its target; returns its speculation in the index.
+    fn free(&mut self, now: Moment, id: ReservationId, reservation: Reservation) -> SpeculationId {
+        let Reservation {
+            target, ref load, ..
+        } = reservation;
+        let freed = self.active.remove(target, reservation.blocks_end);
+        if let Some(account) = self.accounts.get_mut(&target) {
+            if !reservation.decoding {
+                account.prefills_mut().remove(now, id);
+            }
+            account.close(load, reservation.decoding, freed + load.blocks.unshared);
+            if account.is_removable() {
+                self.accounts.remove(&target);
+            }
         }
-        let freed = self.active.remove(load.target, reservation.blocks_end);
-        account.close(load, reservation.decoding, freed + load.blocks.unshared);
-        if account.is_removable() {
-            self.accounts.remove(&load.target);
-        }
-        Some(reservation.speculation)
+        reservation.speculation
+    }
+
+    /// Returns this router's own open reservations after `after`, in the order of their ids, at
+    /// most `most`.
+    pub(crate) fn open_loads(
+        &self,
+        now: Moment,
+        after: ReservationId,
+        most: usize,
+    ) -> Vec<OpenLoad> {
+        let later = (Bound::Excluded(after), Bound::Unbounded);
+        let open = self.open.own.range(later).take(most);
+        open.map(|(id, reservation)| OpenLoad {
+            id: *id,
+            target: Some(reservation.target),
+            load: Arc::clone(&reservation.load),
+            first_token: reservation.first_token,
+            age_ms: now.ms_since(reservation.opened),
+        })
+        .collect()
+    }
+
+    /// Returns the digest of this router's own open reservations.
+    pub(crate) fn own_digest(&self) -> LoadDigest {
+        self.digest
     }
 
     pub(crate) fn account(&self, target: Target) -> Option<&TargetAccount> {
@@ -317,8 +350,9 @@ impl Ledger {
             .map_or_else(TargetLoad::default, TargetAccount::load)
     }
 
+    /// Returns the number of this router's own open reservations.
     pub(crate) fn open_reservations(&self) -> usize {
-        self.open.len()
+        self.open.own.len()
     }
 
     /// Drops a worker's accounts, each one as soon as it has nothing in flight.
@@ -331,15 +365,28 @@ impl Ledger {
     }
 }
 
-fn pass_account(
-    account: &mut TargetAccount,
-    open: &mut BTreeMap<ReservationId, Reservation>,
-    now: Moment,
-) {
+fn pass_account(account: &mut TargetAccount, open: &mut OpenReservations, now: Moment) {
     for id in account.prefills_mut().expire(now) {
-        if let Some(reservation) = open.get_mut(&id) {
+        if let Some(reservation) = open.get_mut(id) {
             reservation.decoding = true;
             account.decode(&reservation.load);
         }
+    }
+}
+
+/// Moves a reservation from prefill to decode, unless its estimate has done so.
+fn start_decoding(
+    accounts: &mut HashMap<Target, TargetAccount, FixedState>,
+    now: Moment,
+    id: ReservationId,
+    reservation: &mut Reservation,
+) {
+    if reservation.decoding {
+        return;
+    }
+    reservation.decoding = true;
+    if let Some(account) = accounts.get_mut(&reservation.target) {
+        account.prefills_mut().remove(now, id);
+        account.decode(&reservation.load);
     }
 }

@@ -37,6 +37,7 @@ mod queue;
 mod rates;
 pub mod receipt;
 mod release;
+mod replication;
 mod router;
 mod router_settings;
 mod scoring;
@@ -62,6 +63,7 @@ pub use job::{
     PromptKnowledge, ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
+pub use ledger::{DispatchLoad, PredictedPrompt, PrefillSample, SequenceBlocks, SpeedSample};
 pub use policy::{
     Policy,
     cost::{CostUnit, Terms},
@@ -74,6 +76,7 @@ pub use prefix_memory::PrefixMemory;
 pub use preview::PotentialLoad;
 pub use queue::{QueueSettings, WaitBudget, WaitReason};
 pub use rates::{PrefillCurve, Rates, robust};
+pub use replication::{FeedState, LoadChange, LoadDigest, LoadPage, OpenLoad, PeerId};
 pub use router::Router;
 pub use router_settings::{CacheAwareSettings, LmcacheSettings, RingSettings, RoutingSettings};
 pub use scoring::{OverlapMeasure, PrefixHolder, Scores, ScoringInput, ScoringSettings};
@@ -83,6 +86,6 @@ pub use sections::{
     PrefixRoutingSection, PromptCacheBackend, PromptCacheSection, RoutingSection, SemanticCluster,
     SemanticClusters, SessionMode, SessionSection, SharedPrefixRouting, WarmSection,
 };
-pub use session::{GrowingChat, PromptGrowth, SessionKeys};
+pub use session::{GrowingChat, PromptGrowth, PromptTail, SessionBinding, SessionKeys};
 #[cfg(feature = "lock-observer")]
 pub use state_lock::observed::{LockEvent, observe_lock};

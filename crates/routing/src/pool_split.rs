@@ -109,10 +109,10 @@ impl PromptLocation {
                 prefill_ms: 0.0,
                 interleave_ms: 0.0,
                 // Its first token measures another worker's speed.
-                answer: if load.answer == ReplyMode::Streamed {
+                reply: if load.reply == ReplyMode::Streamed {
                     ReplyMode::Elsewhere
                 } else {
-                    load.answer
+                    load.reply
                 },
                 ..load
             },

@@ -77,12 +77,7 @@ impl Router {
     /// load and withdraws its speculation from the index. Unknown and repeated ids are ignored.
     /// Returns queued requests that may start now.
     pub fn withdraw(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
-        self.end(
-            now,
-            id,
-            |state| state.ledger.close(now, id),
-            |speculation| self.index.retract(speculation),
-        )
+        self.end(now, id, false, |state| state.ledger.close(now, id))
     }
 }
 

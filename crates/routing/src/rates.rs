@@ -22,7 +22,7 @@ use self::{
     learner::{FACTOR, RateLearner},
     robust::{TimeSample, median},
 };
-use crate::ledger::PrefillSample;
+use crate::PrefillSample;
 
 mod fit;
 mod learner;

@@ -15,6 +15,7 @@ use crate::{
     Job, ReleasedRequest, Router, Ticket,
     choice::Choice,
     decide::ReservedChoice,
+    ledger::Ledger,
     pool_split::PoolSplit,
     queue::{
         OrderKey, OrderTerms, QueuedRequest, RELEASE_BUDGET, ReleaseCandidate, TargetAvailability,
@@ -100,7 +101,7 @@ impl Router {
                 Some(choice) => {
                     let uncached_ms = choice.winner().prefill_ms();
                     state.queue.refresh(*ticket, uncached_ms, &settings.queue);
-                    if *may_go && self.can_begin(&priced, &choice) {
+                    if *may_go && self.can_begin(&priced, &choice, &state.ledger) {
                         let terms = OrderTerms {
                             uncached_ms,
                             ..terms
@@ -117,7 +118,7 @@ impl Router {
             let first = choice.take().filter(|_| bound.len() == before);
             let choice = first
                 .or_else(|| self.rescore(now, state, priced))
-                .filter(|choice| self.can_begin(priced, choice));
+                .filter(|choice| self.can_begin(priced, choice, &state.ledger));
             let Some(choice) = choice else {
                 continue;
             };
@@ -156,9 +157,9 @@ impl Router {
     }
 
     /// Returns whether a request can be bound by `choice` before its wait budget is used up.
-    fn can_begin(&self, priced: &PricedRequest<'_>, choice: &Choice<'_>) -> bool {
+    fn can_begin(&self, priced: &PricedRequest<'_>, choice: &Choice<'_>, ledger: &Ledger) -> bool {
         !self.waits_for_backlog(&priced.pick.job(), choice.deciding_policy)
-            || !self.is_backed_up(choice)
+            || !self.is_backed_up(choice, ledger)
     }
 
     /// Returns the choice at this moment; `None`: every target is above the busy threshold. Targets

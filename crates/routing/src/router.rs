@@ -8,7 +8,8 @@ use kv_index::{KvIndex, SpeculationId};
 
 use crate::{
     AttemptEnd, Policy, Rates, ReleasedRequest, ReservationId, RoutingSettings, SessionMode,
-    TargetLoad, Ticket, policy::rule::PolicyRules, state::RouterState, state_lock::StateLock,
+    TargetLoad, Ticket, policy::rule::PolicyRules, replication::change::LoadChange,
+    state::RouterState, state_lock::StateLock,
 };
 
 /// The decision state machine, shared by all requests. It has one lock; every call holds it
@@ -118,14 +119,7 @@ impl Router {
             let Some(target) = state.ledger.target(id) else {
                 return Vec::new();
             };
-            let seen = state.ledger.first_token(now, id);
-            if let Some(seen) = seen {
-                state.latencies.observe(now, seen.worker, seen.ms);
-                match seen.alone {
-                    Some(alone) => state.rates.observe(now, seen.worker, alone),
-                    None => state.rates.record_activity(now, seen.worker),
-                }
-            }
+            state.first_token(now, id);
             state.target_changed(now, target, &self.settings.load().queue);
         }
         self.release(now)
@@ -142,17 +136,9 @@ impl Router {
         id: ReservationId,
         end: AttemptEnd,
     ) -> Vec<ReleasedRequest> {
-        let handle_speculation = |speculation| {
-            if !end.prompt_received() {
-                self.index.retract(speculation);
-            }
-        };
-        self.end(
-            now,
-            id,
-            |state| state.close(now, id, end.succeeded()),
-            handle_speculation,
-        )
+        self.end(now, id, end.prompt_received(), |state| {
+            state.close(now, id, end.succeeded())
+        })
     }
 
     /// Ends an attempt that failed before its reply began.
@@ -165,13 +151,14 @@ impl Router {
         self.end_attempt(now, id, AttemptEnd::Complete)
     }
 
-    /// Closes a reservation. The index is updated outside the lock.
+    /// Closes a reservation; withdraws its blocks from the index, outside the lock, if the target
+    /// did not receive the prompt.
     pub(crate) fn end(
         &self,
         now: Moment,
         id: ReservationId,
+        prompt_received: bool,
         close: impl FnOnce(&mut RouterState) -> Option<SpeculationId>,
-        handle_speculation: impl FnOnce(SpeculationId),
     ) -> Vec<ReleasedRequest> {
         let speculation = {
             let state = &mut *self.state.lock();
@@ -181,16 +168,24 @@ impl Router {
             let Some(speculation) = close(state) else {
                 return Vec::new();
             };
+            state.share(|| LoadChange::Closed {
+                id,
+                prompt_received,
+            });
             state.target_changed(now, target, &self.settings.load().queue);
             speculation
         };
-        handle_speculation(speculation);
+        if !prompt_received {
+            self.index.retract(speculation);
+        }
         self.release(now)
     }
 
     /// Records the length of a complete reply, for the expected length of later ones.
     pub fn record_reply_length(&self, output_tokens: u32) {
-        self.state.lock().output.observe(output_tokens);
+        let state = &mut *self.state.lock();
+        state.output.observe(output_tokens);
+        state.share(|| LoadChange::ReplyLength(output_tokens));
     }
 
     /// Returns queued requests that may start now; also frees what has expired in the index. Call
@@ -257,7 +252,7 @@ impl Router {
         self.state.lock().sessions.len()
     }
 
-    /// Returns the number of open reservations.
+    /// Returns the number of this router's own open reservations.
     pub fn open_reservations(&self) -> usize {
         self.state.lock().ledger.open_reservations()
     }

@@ -13,8 +13,7 @@ use std::{collections::HashMap, mem, time::Duration};
 
 use kv_blocks::{Moment, Target, WorkerId};
 
-use self::growth::PromptTail;
-pub use self::growth::{GrowingChat, PromptGrowth, SessionKeys};
+pub use self::growth::{GrowingChat, PromptGrowth, PromptTail, SessionKeys};
 use crate::{Job, Policy, SessionMode, SessionNote, SessionState, choice::Choice};
 
 impl SessionMode {
@@ -29,9 +28,35 @@ impl SessionMode {
     }
 }
 
-/// The last target of a session.
+/// The keys by which the next request of a session is recognised, and the session's target. The
+/// keys are equal in all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SessionBinding {
+pub struct SessionBinding {
+    /// The session's first key.
+    pub id: u64,
+    /// Its target.
+    pub target: Target,
+    /// Hash of the name that the client gave the session.
+    pub name: Option<u64>,
+    /// Hash of the whole request, less its rest, and the rest.
+    pub growth: Option<(u64, PromptTail)>,
+}
+
+impl SessionKeys {
+    /// Returns the binding of a session with these keys, whose first key is `id`, to `target`.
+    pub(crate) fn binding(&self, id: u64, target: Target) -> SessionBinding {
+        SessionBinding {
+            id,
+            target,
+            name: self.name,
+            growth: self.growth.as_ref().map(PromptGrowth::insert_key),
+        }
+    }
+}
+
+/// The last target of a session, by one of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SessionEntry {
     target: Target,
     /// The session's first key.
     id: u64,
@@ -44,8 +69,8 @@ struct SessionBinding {
 /// when that reaches half of the limit the old one is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct SessionTable {
-    young: HashMap<u64, SessionBinding>,
-    old: HashMap<u64, SessionBinding>,
+    young: HashMap<u64, SessionEntry>,
+    old: HashMap<u64, SessionEntry>,
 }
 
 impl SessionTable {
@@ -55,7 +80,7 @@ impl SessionTable {
     const IDLE: Duration = Duration::from_secs(30 * 60);
 
     /// Returns the binding of the session of `keys`. A name decides alone.
-    fn find(&self, now: Moment, keys: &SessionKeys) -> Option<SessionBinding> {
+    fn find(&self, now: Moment, keys: &SessionKeys) -> Option<SessionEntry> {
         let known = |key: u64| {
             let binding = self.young.get(&key).or_else(|| self.old.get(&key))?;
             (now.since(binding.used) < Self::IDLE).then_some(*binding)
@@ -64,7 +89,7 @@ impl SessionTable {
             return known(name);
         }
         let growth = keys.growth.as_ref()?;
-        let is_before = |position, binding: &SessionBinding| {
+        let is_before = |position, binding: &SessionEntry| {
             binding
                 .rest
                 .is_some_and(|rest| growth.has_tail_after(position, rest))
@@ -115,14 +140,11 @@ impl SessionTable {
         }
     }
 
-    /// Binds the session of `keys`, whose first key is `id`, to `target`.
-    pub(crate) fn bind(&mut self, now: Moment, keys: &SessionKeys, id: u64, target: Target) {
-        let name = keys.name.map(|key| (key, None));
-        let growth = keys
-            .growth
-            .as_ref()
-            .map(PromptGrowth::insert_key)
-            .map(|(key, rest)| (key, Some(rest)));
+    /// Binds a session to its target.
+    pub(crate) fn bind(&mut self, now: Moment, binding: &SessionBinding) {
+        let SessionBinding { id, target, .. } = *binding;
+        let name = binding.name.map(|key| (key, None));
+        let growth = binding.growth.map(|(key, rest)| (key, Some(rest)));
         for (key, rest) in [name, growth].into_iter().flatten() {
             if self.young.len() >= Self::MOST / 2 && !self.young.contains_key(&key) {
                 self.old = mem::take(&mut self.young);
@@ -130,7 +152,7 @@ impl SessionTable {
             self.old.remove(&key);
             self.young.insert(
                 key,
-                SessionBinding {
+                SessionEntry {
                     target,
                     id,
                     rest,

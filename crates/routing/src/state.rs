@@ -3,7 +3,7 @@
 //! [`RouterState::choose`] reads and [`RouterState::reserve`] writes: a choice that is not reserved
 //! leaves no trace.
 
-use std::mem;
+use std::{mem, sync::Arc};
 
 use kv_blocks::{Moment, Target};
 use kv_index::SpeculationId;
@@ -13,12 +13,19 @@ use crate::{
     choice::{Choice, PlacementError},
     health::HealthTable,
     latency::LatencyTable,
-    ledger::{DispatchLoad, KnownBlocks, Ledger, SequenceBlocks, TargetAccount},
+    ledger::{
+        DispatchLoad, KnownBlocks, Ledger, PredictedPrompt, SequenceBlocks, SpeedSample,
+        TargetAccount,
+    },
     output_length::OutputLength,
     policy::rule::{CandidateState, PolicyCandidate, PolicyFact, PolicyInput, PolicyRules},
     pool_split::PromptLocation,
     queue::{QueueSettings, TargetAvailability, WaitQueue},
     rates::RateTable,
+    replication::{
+        change::{LoadChange, OpenLoad},
+        feed::LoadFeed,
+    },
     session::SessionTable,
     survey::OverlapSurvey,
 };
@@ -34,6 +41,8 @@ pub(crate) struct RouterState {
     pub(crate) queue: WaitQueue,
     pub(crate) output: OutputLength,
     pub(crate) sessions: SessionTable,
+    /// The changes for other replicas, if this router shares its load.
+    pub(crate) feed: Option<LoadFeed>,
 }
 
 impl RouterState {
@@ -47,6 +56,7 @@ impl RouterState {
             queue: WaitQueue::default(),
             output: OutputLength::default(),
             sessions: SessionTable::default(),
+            feed: None,
         }
     }
 
@@ -199,18 +209,28 @@ impl RouterState {
                 .chosen(&choice.input, winner);
         }
         if let (Some(keys), Some(note)) = (job.affinity.session, choice.session) {
-            self.sessions.bind(now, keys, note.id, winner.target());
+            let binding = keys.binding(note.id, winner.target());
+            self.sessions.bind(now, &binding);
+            self.share(|| LoadChange::Session(binding));
         }
         let blocks = choice.input.prompts[winner.overlap.prompt].blocks.clone();
-        let reservation = self
-            .ledger
-            .open(now, prompt.counted(load(job, winner, blocks)));
-        self.queue.target_taken(
-            now,
-            winner.target(),
-            TargetAvailability::new(&self.ledger, queue),
-        );
-        reservation
+        let mut load = load(job, winner, blocks);
+        if self.feed.is_some() {
+            load.predicted = predicted(choice);
+        }
+        let (target, load) = (winner.target(), Arc::new(prompt.counted(load)));
+        let id = self.ledger.open(now, target, Arc::clone(&load));
+        self.share(|| {
+            LoadChange::Opened(OpenLoad {
+                id,
+                target: Some(target),
+                load,
+                first_token: false,
+                age_ms: 0.0,
+            })
+        });
+        self.target_taken(now, target, queue);
+        id
     }
 
     /// Frees a reservation, and records whether the worker succeeded, where that is known; returns
@@ -223,14 +243,45 @@ impl RouterState {
     ) -> Option<SpeculationId> {
         let target = self.ledger.target(id)?;
         if let Some(succeeded) = succeeded {
-            self.health.observe(now, target.worker, succeeded);
+            let worker = target.worker;
+            self.health.observe(now, worker, succeeded);
+            self.share(|| LoadChange::Outcome { worker, succeeded });
         }
         if succeeded == Some(true)
             && let Some(sample) = self.ledger.early_reply(now, id)
         {
-            self.rates.observe(now, target.worker, sample);
+            self.learn(now, sample);
+            self.share(|| LoadChange::Sample(sample));
         }
         self.ledger.close(now, id)
+    }
+
+    /// Moves a reservation from prefill to decode, and learns from its first token.
+    pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) {
+        let Some(end) = self.ledger.first_token(now, id) else {
+            return;
+        };
+        self.share(|| LoadChange::FirstToken { id });
+        if let Some(sample) = end.sample {
+            self.learn(now, sample);
+            self.share(|| LoadChange::Sample(sample));
+        }
+    }
+
+    /// Learns the speed of a worker from a reply.
+    pub(crate) fn learn(&mut self, now: Moment, sample: SpeedSample) {
+        let SpeedSample {
+            worker,
+            first_token_ms,
+            prefill,
+        } = sample;
+        if let Some(ms) = first_token_ms {
+            self.latencies.observe(now, worker, ms);
+        }
+        match prefill {
+            Some(prefill) => self.rates.observe(now, worker, prefill),
+            None => self.rates.record_activity(now, worker),
+        }
     }
 
     /// Records the share of the candidates' caches in use.
@@ -257,6 +308,12 @@ impl RouterState {
         }
     }
 
+    /// Records that `target` was given a request.
+    pub(crate) fn target_taken(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
+        self.queue
+            .target_taken(now, target, TargetAvailability::new(&self.ledger, queue));
+    }
+
     /// Records that work ended on `target`: queued requests may go there now.
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
         self.queue
@@ -270,15 +327,26 @@ fn load(job: &Job<'_>, winner: &PolicyCandidate<'_>, blocks: SequenceBlocks) -> 
         state,
     } = winner;
     DispatchLoad {
-        target: surveyed.candidate.target,
         prompt_tokens: job.prompt.tokens,
         uncached_tokens: surveyed.uncached_tokens,
         prefill_ms: winner.prefill_ms(),
         interleave_ms: state.interleave_ms(surveyed.uncached_tokens),
         blocks,
-        answer: job.reply.mode,
+        reply: job.reply.mode,
         prompt: job.prompt.knowledge,
+        predicted: None,
     }
+}
+
+/// Returns the blocks that the winner will be predicted to hold, if it announces none.
+fn predicted(choice: &Choice<'_>) -> Option<PredictedPrompt> {
+    let surveyed = &choice.winner().overlap;
+    let chain = choice.input.prompts[surveyed.prompt].chain.as_ref()?;
+    let is_predicted = surveyed.candidate.cache == CacheSource::Predicted && !chain.is_empty();
+    is_predicted.then(|| PredictedPrompt {
+        namespace: surveyed.candidate.namespace.clone(),
+        chain: Arc::clone(chain),
+    })
 }
 
 /// The part of a query of candidates' states that is equal for all of them.

@@ -1,45 +1,77 @@
 //! The router's one lock.
 //!
-//! With the feature `lock-observer` a benchmark is notified when the lock is taken and released;
-//! without it there is only the lock.
+//! Its release wakes the transport of the router's changes, if there are the first ones. With the
+//! feature `lock-observer` a benchmark is notified when the lock is taken and released.
+
+use std::ops::{Deref, DerefMut};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::state::RouterState;
+use crate::{replication::feed::FeedWaker, state::RouterState};
 
 /// The state behind the router's one lock.
 #[derive(Debug)]
 pub(crate) struct StateLock(Mutex<RouterState>);
-
-#[cfg(not(feature = "lock-observer"))]
-pub(crate) type StateGuard<'a> = MutexGuard<'a, RouterState>;
-#[cfg(feature = "lock-observer")]
-pub(crate) use self::observed::StateGuard;
 
 impl StateLock {
     pub(crate) fn new(state: RouterState) -> Self {
         Self(Mutex::new(state))
     }
 
-    #[cfg(not(feature = "lock-observer"))]
     pub(crate) fn lock(&self) -> StateGuard<'_> {
-        self.0.lock()
+        let state = self.0.lock();
+        StateGuard {
+            #[cfg(feature = "lock-observer")]
+            _observed: observed::Hold::new(),
+            state,
+            waker: WakerOnDrop(None),
+        }
     }
+}
 
+/// Access to the state while the lock is held.
+pub(crate) struct StateGuard<'a> {
+    // Dropped in this order: the waker is called when the lock is free.
     #[cfg(feature = "lock-observer")]
-    pub(crate) fn lock(&self) -> StateGuard<'_> {
-        StateGuard::new(self.0.lock())
+    _observed: observed::Hold,
+    state: MutexGuard<'a, RouterState>,
+    waker: WakerOnDrop,
+}
+
+impl Drop for StateGuard<'_> {
+    fn drop(&mut self) {
+        let feed = self.state.feed.as_mut();
+        self.waker.0 = feed.and_then(|feed| feed.take_waker());
+    }
+}
+
+impl Deref for StateGuard<'_> {
+    type Target = RouterState;
+
+    fn deref(&self) -> &RouterState {
+        &self.state
+    }
+}
+
+impl DerefMut for StateGuard<'_> {
+    fn deref_mut(&mut self) -> &mut RouterState {
+        &mut self.state
+    }
+}
+
+struct WakerOnDrop(Option<FeedWaker>);
+
+impl Drop for WakerOnDrop {
+    fn drop(&mut self) {
+        if let Some(waker) = &self.0 {
+            waker();
+        }
     }
 }
 
 #[cfg(feature = "lock-observer")]
 pub(crate) mod observed {
-    use std::{
-        ops::{Deref, DerefMut},
-        sync::OnceLock,
-    };
-
-    use super::{MutexGuard, RouterState};
+    use std::sync::OnceLock;
 
     /// A change of the lock.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,33 +95,19 @@ pub(crate) mod observed {
         }
     }
 
-    /// Access to the state while the lock is held.
-    pub(crate) struct StateGuard<'a>(MutexGuard<'a, RouterState>);
+    /// The time for which the lock is held.
+    pub(crate) struct Hold(());
 
-    impl<'a> StateGuard<'a> {
-        pub(super) fn new(guard: MutexGuard<'a, RouterState>) -> Self {
+    impl Hold {
+        pub(super) fn new() -> Self {
             notify(LockEvent::Acquired);
-            Self(guard)
+            Self(())
         }
     }
 
-    impl Drop for StateGuard<'_> {
+    impl Drop for Hold {
         fn drop(&mut self) {
             notify(LockEvent::Released);
-        }
-    }
-
-    impl Deref for StateGuard<'_> {
-        type Target = RouterState;
-
-        fn deref(&self) -> &RouterState {
-            &self.0
-        }
-    }
-
-    impl DerefMut for StateGuard<'_> {
-        fn deref_mut(&mut self) -> &mut RouterState {
-            &mut self.0
         }
     }
 }

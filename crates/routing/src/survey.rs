@@ -2,18 +2,14 @@
 //!
 //! Candidates that share a namespace share one chain and one lookup.
 
-use std::{
-    collections::hash_map::DefaultHasher,
-    hash::{Hash, Hasher},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use kv_blocks::{BlockSize, Moment, Namespace, SequenceHash, Target, Tier};
 use kv_index::{KvIndex, Overlap, TierBlocks};
 
 use crate::{
     Candidate, DecisionTiming, ExcludeReason, ExcludedTarget, Job, Stopwatch, TierTokens, Tiers,
-    ledger::{Ledger, SequenceBlocks},
+    ledger::{Ledger, SequenceBlocks, fingerprint},
 };
 
 /// A candidate and its overlap with the prompt.
@@ -200,12 +196,9 @@ impl<'a> NamespaceGroup<'a> {
             .filter(|chain| !chain.is_empty())
             .map_or_else(Vec::new, |chain| index.lookup(namespace, chain, now));
         overlaps.sort_unstable_by_key(|overlap| overlap.target);
-        // The hash only distinguishes namespaces inside this process, so any fixed hash will do.
-        let mut hasher = DefaultHasher::new();
-        namespace.hash(&mut hasher);
         let all = u64::from(job.prompt.tokens.div_ceil(namespace.block_size.tokens()));
         let blocks = SequenceBlocks {
-            fingerprint: hasher.finish(),
+            fingerprint: fingerprint(namespace),
             unshared: all.saturating_sub(chain.as_ref().map_or(0, |chain| chain.len() as u64)),
             chain: chain.clone(),
         };

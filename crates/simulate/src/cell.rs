@@ -35,9 +35,11 @@ pub struct Cell {
     pub engine_priority: bool,
     /// Whether the router sees the sessions of requests, where the trace names them.
     pub sessions: bool,
+    /// The routers in front of the engines.
+    pub replicas: ReplicaPlan,
     /// Faults of the fleet.
     pub faults: FaultPlan,
-    /// Seed for tie-breaks and lost messages.
+    /// Seed for tie-breaks, lost messages and the routers of requests.
     pub seed: u64,
 }
 
@@ -57,8 +59,34 @@ impl Cell {
             wait: Duration::from_secs(30),
             engine_priority: false,
             sessions: false,
+            replicas: ReplicaPlan::default(),
             faults: FaultPlan::default(),
             seed: 1,
+        }
+    }
+}
+
+/// The routers in front of a fleet; each request goes to one that is drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReplicaPlan {
+    /// Number of routers, each with its own index of the engines' events.
+    pub routers: u32,
+    /// Whether they tell each other their load.
+    pub load_sync: bool,
+    /// Time from the sending of a message about load to its arrival.
+    pub exchange_delay: Duration,
+    /// Share of these messages that never arrive, 0 to 1.
+    pub exchange_loss: f64,
+}
+
+impl Default for ReplicaPlan {
+    /// Returns the plan of one router.
+    fn default() -> Self {
+        Self {
+            routers: 1,
+            load_sync: false,
+            exchange_delay: Duration::from_millis(2),
+            exchange_loss: 0.0,
         }
     }
 }

@@ -12,7 +12,7 @@ pub struct Column {
 }
 
 /// Every column, in order. The first one is text and the others are numbers.
-pub const COLUMNS: [Column; 16] = [
+pub const COLUMNS: [Column; 17] = [
     Column {
         name: "policy",
         of: |cell| cell.policy.to_owned(),
@@ -20,6 +20,10 @@ pub const COLUMNS: [Column; 16] = [
     Column {
         name: "workers",
         of: |cell| cell.workers.to_string(),
+    },
+    Column {
+        name: "routers",
+        of: routers,
     },
     Column {
         name: "load",
@@ -82,6 +86,14 @@ pub const COLUMNS: [Column; 16] = [
         of: |cell| cell.unfinished.to_string(),
     },
 ];
+
+fn routers(cell: &CellReport) -> String {
+    match (cell.routers, cell.load_sync) {
+        (1, _) => "1".to_owned(),
+        (number, Some(_)) => format!("{number} in sync"),
+        (number, None) => format!("{number} apart"),
+    }
+}
 
 fn whole(ms: f64) -> String {
     format!("{ms:.0}")

@@ -4,7 +4,8 @@
 //! A [`Trace`], recorded or [`Synthetic`], contains the arrival times of requests, the lengths of
 //! their prompts and replies, and the blocks they share. [`run`] sends it through a
 //! [`routing::Router`] over a [`kv_index::KvIndex`], the same code that `warmroute serve` runs, to
-//! [`engine_model::Engine`]s whose events arrive late, or not at all. The result is a
+//! [`engine_model::Engine`]s whose events arrive late, or not at all. Several routers may stand in
+//! front of the engines, and tell each other their load ([`ReplicaPlan`]). The result is a
 //! [`CellReport`], which [`html`] renders as a page.
 //!
 //! Nothing here reads a file, a clock or a random device: the same trace and the same [`Cell`] give
@@ -12,7 +13,8 @@
 //! the device, clients that wait for a reply before their next request.
 //!
 //! **Invariant**: the router sees what it would see in front of real engines, and nothing else: its
-//! own decisions, first tokens, ends of replies, and events when they arrive.
+//! own decisions, first tokens, ends of replies, and events and messages of other routers when they
+//! arrive.
 
 mod cell;
 mod columns;
@@ -31,12 +33,13 @@ mod synthetic;
 mod trace;
 mod wire;
 
-pub use cell::{Cell, FaultPlan, LostView, SlowEngine, TracePace};
+pub use cell::{Cell, FaultPlan, LostView, ReplicaPlan, SlowEngine, TracePace};
 pub use columns::{COLUMNS, Column};
 pub use fit::{FitError, FitReport, FitResult, ServedRequest, fit};
 pub use load::{infinite_hit_ratio, speedup_for};
 pub use report::{
-    CellReport, Milliseconds, RequestReport, SimulationReport, TraceSummary, WorkerReport,
+    CellReport, LoadSyncReport, Milliseconds, RequestReport, SimulationReport, TraceSummary,
+    WorkerReport,
 };
 pub use run::{run, run_in_detail};
 pub use synthetic::{KINDS, Parameter, Synthetic, SyntheticError, WorkloadKind};

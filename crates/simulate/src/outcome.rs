@@ -4,7 +4,8 @@ use kv_blocks::Moment;
 use routing::ReservationId;
 
 use crate::{
-    Cell, CellReport, Milliseconds, RequestReport, Trace, TracePace, TraceRequest, WorkerReport,
+    Cell, CellReport, LoadSyncReport, Milliseconds, RequestReport, Trace, TracePace, TraceRequest,
+    WorkerReport,
     figures::{imbalance, mean, percentile, ratio, sorted},
     report::rounded,
 };
@@ -13,19 +14,28 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestResult {
     pub(crate) arrival: Moment,
-    /// Its engine, and the reservation there.
-    pub(crate) placed: Option<(usize, ReservationId)>,
+    /// Its engine.
+    pub(crate) placed: Option<Placement>,
     pub(crate) queued: bool,
     pub(crate) cached_tokens: u32,
     pub(crate) first_token: Option<Moment>,
     pub(crate) done: Option<Moment>,
 }
 
+/// The engine of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement {
+    pub(crate) worker: usize,
+    /// The router that chose it, and its reservation there.
+    pub(crate) router: usize,
+    pub(crate) reservation: ReservationId,
+}
+
 impl RequestResult {
     pub(crate) fn report(&self, request: &TraceRequest) -> RequestReport {
         RequestReport {
             arrival_s: self.arrival.since_start().as_secs_f64(),
-            worker: self.placed.map(|(worker, _)| worker),
+            worker: self.placed.map(|placed| placed.worker),
             queued: self.queued,
             computed_tokens: request.prompt_tokens - self.cached_tokens,
             ttft_ms: self.first_token.map(|then| then.ms_since(self.arrival)),
@@ -45,6 +55,8 @@ pub(crate) struct Outcomes<'a> {
     pub(crate) warm_up: usize,
     /// Prompt tokens that each engine computed after the warm-up.
     pub(crate) computed_tokens: &'a [u64],
+    /// What the routers told each other.
+    pub(crate) load_sync: Option<LoadSyncReport>,
     /// End of the run, for requests that did not finish.
     pub(crate) end: Moment,
 }
@@ -66,6 +78,8 @@ impl Outcomes<'_> {
         CellReport {
             policy: self.cell.routing.policy.as_str(),
             workers: self.cell.workers,
+            routers: self.cell.replicas.routers,
+            load_sync: self.load_sync,
             pace: TracePace {
                 speedup: rounded(self.cell.pace.speedup, 6),
                 ..self.cell.pace
@@ -142,7 +156,7 @@ impl Outcomes<'_> {
             })
             .collect();
         for outcome in counted {
-            if let Some((worker, _)) = outcome.placed {
+            if let Some(Placement { worker, .. }) = outcome.placed {
                 workers[worker].requests += 1;
                 workers[worker].hit_tokens += u64::from(outcome.cached_tokens);
             }

@@ -77,6 +77,12 @@ pub struct CellReport {
     pub policy: &'static str,
     /// Number of engines.
     pub workers: u32,
+    /// Number of routers, if there are several.
+    #[serde(skip_serializing_if = "is_one")]
+    pub routers: u32,
+    /// What the routers told each other of their load, if they did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_sync: Option<LoadSyncReport>,
     /// The speed of the trace.
     #[serde(flatten)]
     pub pace: TracePace,
@@ -101,6 +107,31 @@ pub struct CellReport {
     pub held_ratio: f64,
     /// One report for each engine.
     pub per_worker: Vec<WorkerReport>,
+}
+
+/// What routers told each other of their load: means over routers and virtual time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LoadSyncReport {
+    /// Requests per second of a router.
+    pub requests_per_s: f64,
+    /// Messages that a router sent per second, however many routers received them.
+    pub messages_per_s: f64,
+    /// Changes in them, per second.
+    pub changes_per_s: f64,
+    /// Hashes of blocks in them, per second.
+    pub hashes_per_s: f64,
+    /// Those of them that the router had not sent before.
+    pub new_hashes_per_s: f64,
+    /// Repairs of what one router knew of another, in the whole run.
+    pub repairs: u64,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// Statistics of a time over all requests, in ms.

@@ -1,16 +1,16 @@
 //! The simulation in virtual time.
 
 mod events;
+mod exchange;
+mod replica;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use kv_blocks::Moment;
-use kv_index::{IndexSettings, KvIndex};
-use routing::{Router, Ticket};
 
-use self::events::SimulationEvent;
+use self::{events::SimulationEvent, exchange::LoadExchange, replica::Replica};
 use crate::{
-    Cell, CellReport, RequestReport, Trace,
+    Cell, CellReport, LoadSyncReport, RequestReport, Trace,
     engines::{Engines, namespace},
     event_queue::EventQueue,
     outcome::{Outcomes, RequestResult},
@@ -25,8 +25,10 @@ const WARM_UP: usize = 10;
 /// Longest wait for complete replies after the last arrival.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Separates the random numbers of decisions from those of lost messages.
+/// Separates the random numbers of decisions, and those by which requests are dealt to routers, from
+/// those of lost messages.
 const PURPOSE: u64 = 1;
+const DEALING: u64 = 3;
 
 /// Plays `trace` in one cell.
 pub fn run(trace: &Trace, cell: &Cell) -> CellReport {
@@ -50,14 +52,14 @@ pub fn run_in_detail(trace: &Trace, cell: &Cell) -> (CellReport, Vec<RequestRepo
 struct Simulation<'a> {
     trace: &'a Trace,
     cell: &'a Cell,
-    router: Router,
-    index: Arc<KvIndex>,
+    replicas: Vec<Replica>,
+    exchange: Option<LoadExchange>,
     engines: Engines,
     wire: Wire,
     events: EventQueue<SimulationEvent>,
     random: SplitMix64,
+    dealing: SplitMix64,
     requests: Vec<RequestResult>,
-    queue: RouterQueue,
     /// Number of unfinished requests.
     open: usize,
     /// Prompt tokens that each engine had computed at the end of the warm-up.
@@ -65,35 +67,31 @@ struct Simulation<'a> {
     end: Moment,
 }
 
-/// Requests in the router's queue.
-#[derive(Default)]
-struct RouterQueue {
-    /// Each with its position in the trace.
-    requests: HashMap<Ticket, usize>,
-    /// Time of the next scheduled release.
-    release_at: Option<Moment>,
-}
-
 impl<'a> Simulation<'a> {
     fn new(trace: &'a Trace, cell: &'a Cell) -> Self {
         let namespace = namespace(trace.block_size);
         let engines = Engines::new(cell, &namespace);
-        let index = Arc::new(KvIndex::new(IndexSettings::default()));
-        for candidate in &engines.candidates {
-            index.register(candidate.target, Arc::clone(&namespace.model));
-        }
+        let plan = &cell.replicas;
+        let replicas: Vec<Replica> = (0..plan.routers.max(1))
+            .map(|_| Replica::new(cell, &engines.candidates))
+            .collect();
+        let indexes = replicas
+            .iter()
+            .map(|replica| Arc::clone(&replica.index))
+            .collect();
         let requests: Vec<_> = trace
             .requests
             .iter()
             .map(|request| pending_result(request.arrival_s, cell))
             .collect();
         Self {
-            router: Router::new(cell.routing.clone(), Arc::clone(&index)),
-            wire: Wire::new(Arc::clone(&index), namespace, cell),
-            index,
+            wire: Wire::new(indexes, namespace, cell),
+            exchange: (plan.load_sync && replicas.len() > 1)
+                .then(|| LoadExchange::new(cell, &replicas)),
+            replicas,
             events: EventQueue::default(),
             random: SplitMix64::new(cell.seed, PURPOSE),
-            queue: RouterQueue::default(),
+            dealing: SplitMix64::new(cell.seed, DEALING),
             open: requests.len(),
             computed_before: vec![0; engines.candidates.len()],
             end: requests.last().map_or(Moment::START, |last| last.arrival) + PATIENCE,
@@ -102,6 +100,16 @@ impl<'a> Simulation<'a> {
             trace,
             cell,
         }
+    }
+
+    /// Returns what the routers told each other, on average.
+    fn load_sync_report(&self) -> Option<LoadSyncReport> {
+        let ends = self.requests.iter().filter_map(|result| result.done);
+        let seconds = ends.max()?.since_start().as_secs_f64().max(1.0);
+        let router_seconds = seconds * self.replicas.len() as f64;
+        self.exchange
+            .as_ref()
+            .map(|exchange| exchange.counts.report(self.requests.len(), router_seconds))
     }
 
     fn warm_up(&self) -> usize {
@@ -121,6 +129,7 @@ impl<'a> Simulation<'a> {
             requests: &self.requests,
             warm_up: self.warm_up(),
             computed_tokens: &computed,
+            load_sync: self.load_sync_report(),
             end: self.end,
         }
         .report()

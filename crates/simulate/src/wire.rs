@@ -1,4 +1,4 @@
-//! The transport of the engines' events to the index: with a delay and with losses.
+//! The transport of the engines' events to the routers' indexes: with a delay and with losses.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,8 @@ const PURPOSE: u64 = 2;
 /// Carries the events of all engines.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    index: Arc<KvIndex>,
+    /// One for each router.
+    indexes: Vec<Arc<KvIndex>>,
     namespace: Namespace,
     /// Whether the router follows events.
     followed: bool,
@@ -36,9 +37,9 @@ pub(crate) struct StepAnnouncement {
 }
 
 impl Wire {
-    pub(crate) fn new(index: Arc<KvIndex>, namespace: Namespace, cell: &Cell) -> Self {
+    pub(crate) fn new(indexes: Vec<Arc<KvIndex>>, namespace: Namespace, cell: &Cell) -> Self {
         Self {
-            index,
+            indexes,
             namespace,
             followed: cell.cache == CacheSource::Events,
             delay: cell.event_delay,
@@ -76,15 +77,17 @@ impl Wire {
     /// Delivers a message. A missing message before it is detected, as by its number on a real
     /// stream without replay.
     pub(crate) fn deliver(&self, message: &StepAnnouncement) {
-        if message.truncated {
-            self.index.mark_loss(message.from);
-        }
-        for event in &message.events {
-            self.apply(message.from, event);
+        for index in &self.indexes {
+            if message.truncated {
+                index.mark_loss(message.from);
+            }
+            for event in &message.events {
+                self.apply(index, message.from, event);
+            }
         }
     }
 
-    fn apply(&self, from: Target, event: &CacheEvent) {
+    fn apply(&self, index: &KvIndex, from: Target, event: &CacheEvent) {
         match event {
             CacheEvent::Stored {
                 hashes,
@@ -94,14 +97,12 @@ impl Wire {
             } => {
                 let hashes: Vec<_> = hashes.iter().map(|name| SequenceHash(name.0)).collect();
                 let parent = parent.map(|name| SequenceHash(name.0));
-                self.index
-                    .store_hashes(from, &self.namespace, parent, &hashes, *tier);
+                index.store_hashes(from, &self.namespace, parent, &hashes, *tier);
             }
             CacheEvent::Removed { hash, tier } => {
-                self.index
-                    .remove_hashes(from, &self.namespace, &[SequenceHash(hash.0)], *tier);
+                index.remove_hashes(from, &self.namespace, &[SequenceHash(hash.0)], *tier);
             }
-            CacheEvent::Cleared => self.index.clear(from),
+            CacheEvent::Cleared => index.clear(from),
         }
     }
 }

@@ -120,7 +120,8 @@ setting_flags! {
 setting_flags! {
     /// Flags of what routers of one fleet share.
     struct ReplicaArgs {
-        /// Tell the other routers of the fleet which requests run where (not built yet).
+        /// Share the load of running requests with the other routers of the fleet; without
+        /// `replicas.mode`, over NATS.
         #[arg(long)]
         router_replica_sync: bool => "replicas.load_sync" = "true";
         /// Start without what earlier runs left in the routers' stream and snapshot.

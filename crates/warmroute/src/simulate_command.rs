@@ -15,8 +15,8 @@ use std::{process::ExitCode, time::Duration};
 
 pub(crate) use args::SimulateArgs;
 use engine_model::Profile;
-use routing::RoutingSettings;
-use simulate::{Cell, FaultPlan, SimulationReport, Trace, TracePace, TraceSummary};
+use routing::{Policy, RoutingSettings};
+use simulate::{Cell, FaultPlan, ReplicaPlan, SimulationReport, Trace, TracePace, TraceSummary};
 
 use self::what_if::ConfiguredRouter;
 use crate::{
@@ -125,7 +125,7 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
     })
 }
 
-/// Returns every combination of engines, load and policy, in this order.
+/// Returns every combination of engines, load, routers and policy, in this order.
 fn cells(
     args: &SimulateArgs,
     trace: &Trace,
@@ -146,28 +146,45 @@ fn cells(
             .map(|load| TracePace::for_load(trace, &profile, workers, *load))
             .collect(),
     };
-    let mut cells = Vec::new();
-    for workers in args.workers.iter().copied() {
-        for pace in paces(workers) {
-            cells.extend(args.policies.iter().map(|policy| Cell {
-                cache: configured.cache,
-                event_delay: Duration::from_millis(args.events.event_delay_ms),
-                event_loss: args.events.event_loss,
-                wait: configured.wait,
-                engine_priority: configured.engine_priority,
-                faults: faults.clone(),
-                seed: args.seed,
-                ..Cell::new(
-                    RoutingSettings {
-                        policy: *policy,
-                        ..configured.routing.clone()
-                    },
-                    workers,
-                    pace,
-                    profile,
-                )
-            }));
-        }
-    }
-    cells
+    let combinations = args.workers.iter().flat_map(|workers| {
+        let paces = paces(*workers).into_iter();
+        paces.flat_map(move |pace| {
+            args.replicas
+                .routers
+                .iter()
+                .map(move |routers| (*workers, pace, *routers))
+        })
+    });
+    let cell = |(workers, pace, routers), policy: &Policy| Cell {
+        cache: configured.cache,
+        event_delay: Duration::from_millis(args.events.event_delay_ms),
+        event_loss: args.events.event_loss,
+        wait: configured.wait,
+        engine_priority: configured.engine_priority,
+        replicas: ReplicaPlan {
+            routers,
+            load_sync: args.replicas.load_sync,
+            exchange_delay: Duration::from_millis(args.replicas.exchange_delay_ms),
+            exchange_loss: args.replicas.exchange_loss,
+        },
+        faults: faults.clone(),
+        seed: args.seed,
+        ..Cell::new(
+            RoutingSettings {
+                policy: *policy,
+                ..configured.routing.clone()
+            },
+            workers,
+            pace,
+            profile,
+        )
+    };
+    combinations
+        .flat_map(|combination| {
+            args.policies
+                .iter()
+                .map(move |policy| (combination, policy))
+        })
+        .map(|(combination, policy)| cell(combination, policy))
+        .collect()
 }

@@ -4,18 +4,22 @@
 mod bus;
 mod error;
 mod features;
+mod fleet_start;
 mod listeners;
+mod peer_snapshot;
 mod redis;
+mod replicas;
 
 use std::{sync::Arc, time::Duration};
 
+use ::replicas::Replicas;
 use admin::{
     AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
     ShutdownParts, Takeover, Token,
 };
 use config::Settings;
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
-use fleet::{Fleet, FleetConfig, FleetParts, HubCache, OnVerdict};
+use fleet::{Fleet, HubCache, OnVerdict};
 use gateway::{
     CurrentGateway, DecisionCounters, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey,
     ProbeListener,
@@ -34,12 +38,12 @@ use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::Recei
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::error::StartError;
-use self::listeners::BoundListeners;
 pub(crate) use self::listeners::ListenAddresses;
+use self::{fleet_start::FleetNeighbours, listeners::BoundListeners, replicas::ReplicaNeighbours};
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
-    index_snapshot::IndexSnapshots,
+    index_snapshot::{self, IndexSnapshots},
     live::{self, LiveConfig, SourceTexts},
     log_queue, stall_watch,
     takeover::{self, InheritedSockets, SocketHandover},
@@ -77,6 +81,7 @@ pub(crate) struct RunningRouter {
     gateway: Arc<CurrentGateway>,
     tasks: RouterTasks,
     lmcache: Option<Arc<Controller>>,
+    replicas: Arc<Replicas>,
     cache: Arc<ResponseCache>,
     #[cfg(feature = "nats")]
     bus: Option<bus::Bus>,
@@ -188,56 +193,26 @@ async fn start_on(
     let (serve_metrics, requires_key) = (settings.metrics.enabled, extras.keys.required());
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
-    #[cfg(feature = "nats")]
-    let (bus, restored) = bus::Bus::start(&settings, &index, clock, &mut registry)
-        .await?
-        .map_or((None, None), |(bus, restored)| (Some(bus), restored));
-    #[cfg(not(feature = "nats"))]
-    if settings.replicas.mode != config::ReplicaMode::Alone {
-        return Err(StartError::NoNats);
-    }
-    #[cfg(not(feature = "nats"))]
-    let restored = None;
-    let snapshots = IndexSnapshots::new(&settings.kv_events.snapshot, &index, clock, &mut registry);
-    // What the routers share is younger than a file.
-    let earlier = match (restored, &snapshots) {
-        (Some(restored), _) => restored,
-        (None, Some(snapshots)) => snapshots.load().await,
-        (None, None) => Vec::new(),
-    };
-    let fleet_parts = FleetParts {
-        config: FleetConfig::of(&settings),
-        models: settings.models,
-        kv_cache_index: settings.kv_cache_index,
-        redis: redis.clone(),
-        max_prefix_length: settings.prefix_routing.max_prefix_length,
-        hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
+    let replica = runtime::random();
+    let neighbours = FleetNeighbours {
         index: Arc::clone(&index),
         scheme,
-        earlier,
-        clock,
+        redis: redis.clone(),
         on_verdict: extras.on_verdict,
+        clock,
+        replica,
     };
-    #[cfg(feature = "nats")]
-    let fleet = {
-        let log = bus.as_ref().map(|bus| Arc::clone(&bus.log));
-        Fleet::start_with_event_log(fleet_parts, log, &mut registry)?
-    };
-    #[cfg(not(feature = "nats"))]
-    let fleet = Fleet::start(fleet_parts, &mut registry)?;
-    let fleet = Arc::new(fleet);
-    #[cfg(feature = "nats")]
-    let bus = bus.map(|bus| bus.keep_snapshots(&fleet, &index, clock));
+    let started = fleet_start::start(&settings, neighbours, &mut registry).await?;
+    let (fleet, snapshots) = (Arc::clone(&started.fleet), started.snapshots.clone());
+    let loaded = Arc::clone(&index);
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
     let exporter = SpanExporter::new(&settings.tracing, clock, &mut registry)?;
     let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
     let lmcache = (settings.routing.lmcache.as_ref())
         .and_then(|section| Controller::start(section, &mut registry))
         .map(Arc::new);
-    let log = settings
-        .decisions
-        .log
-        .map(|log| DecisionLog::new(log, &mut registry));
+    let log = (settings.decisions.log).map(|log| DecisionLog::new(log, &mut registry));
+    let notes = replicas::notes(&in_force);
     let gateway = CurrentGateway::new(Gateway::new(
         GatewayParts {
             fleet: Arc::clone(&fleet),
@@ -253,6 +228,7 @@ async fn start_on(
             cache: Arc::clone(&cache),
             lmcache: lmcache.clone(),
             tokens,
+            peers: notes.clone(),
             clock,
             keys: extras.keys,
             process: from_settings::process_limits(&in_force),
@@ -260,6 +236,18 @@ async fn start_on(
         &in_force,
         &mut registry,
     ));
+    let neighbours = ReplicaNeighbours {
+        fleet: Arc::clone(&fleet),
+        router: Arc::clone(&router),
+        index: Arc::clone(&index),
+        gateway: Arc::clone(&gateway),
+        notes,
+        #[cfg(feature = "nats")]
+        bus: started.bus.as_ref().map(bus::Bus::share),
+        replica,
+        clock,
+    };
+    let replicas = replicas::start(&in_force, &addresses, neighbours, &mut registry)?;
     let indexer = Indexer::start(IndexerParts {
         index: Arc::clone(&index),
         scheme,
@@ -290,13 +278,10 @@ async fn start_on(
         },
         parity,
         prefix_counters,
+        replicas: Arc::clone(&replicas),
         cache: Arc::clone(&cache),
         control: Arc::clone(&live) as Arc<dyn Control>,
-        metrics: MetricsPage {
-            registry: Arc::new(RwLock::new(registry)),
-            features: &features::BUILT,
-            served: serve_metrics,
-        },
+        metrics: metrics_page(registry, serve_metrics),
         shutdown: ShutdownParts {
             drain: drain(&draining, &gateway),
             takeover: takeover(&handing),
@@ -310,9 +295,7 @@ async fn start_on(
     if is_takeover {
         wait_for_first_probes(&live, &fleet).await;
     }
-    if let Some(snapshots) = &snapshots {
-        snapshots.wait_for_proofs().await;
-    }
+    index_snapshot::wait_for_proofs(&loaded).await;
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let saving = snapshots
         .clone()
@@ -339,9 +322,10 @@ async fn start_on(
         draining,
         handing,
         lmcache,
+        replicas,
         cache,
         #[cfg(feature = "nats")]
-        bus,
+        bus: started.bus,
         snapshots,
     };
     Ok((running, gateway))
@@ -355,6 +339,15 @@ fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
     log_queue::register(&mut registry);
     let stall_task = stall_watch::start(clock, &mut registry);
     (registry, stall_task)
+}
+
+/// Returns the page of all metrics that were registered.
+fn metrics_page(registry: Registry, served: bool) -> MetricsPage {
+    MetricsPage {
+        registry: Arc::new(RwLock::new(registry)),
+        features: &features::BUILT,
+        served,
+    }
 }
 
 /// Returns the callback that hands the listening sockets to another process.
@@ -412,6 +405,8 @@ impl RunningRouter {
         self.tasks.watch.abort();
         self.tasks.stall.abort();
         self.tasks.data.abort();
+        // The peers read the last message from the admin listener.
+        self.replicas.stop().await;
         self.stop.admin.send_replace(true);
         self.stop.sinks.send_replace(true);
         if let Some(probes) = self.probes.into_inner() {

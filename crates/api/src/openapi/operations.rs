@@ -13,9 +13,9 @@ use crate::{
     KvIndexCleared, KvIndexDigest, KvIndexDumpRow, KvIndexStats, ModelReports, OverlapReply,
     ParityReport, PotentialLoads, PrefixRoutingStats, ProbeReply, PublisherRegistered,
     PublisherUnregistered, Receipt, ReceiptList, RegisterRequest, ReloadOutcome, ReloadRequest,
-    ReservationState, ResponseCacheStats, RollbackRequest, RouteReply, RouteRequest,
-    ServiceReports, StreamReports, TakeoverReply, TakeoverRequest, TokenQuery, UnregisterRequest,
-    WorkerRemoval, WorkerReport, WorkerReports, WorkerRequest,
+    ReplicaReports, ReservationState, ResponseCacheStats, RollbackRequest, RouteReply,
+    RouteRequest, ServiceReports, StreamReports, TakeoverReply, TakeoverRequest, TokenQuery,
+    UnregisterRequest, WorkerRemoval, WorkerReport, WorkerReports, WorkerRequest,
 };
 
 /// Returns every operation, in the order of the document.
@@ -195,6 +195,32 @@ fn statistics() -> Vec<Operation> {
             "Prefix routing",
         ),
         report::<StreamReports>("/admin/streams", "listStreams", "KV event streams"),
+        report::<ReplicaReports>(
+            "/admin/replicas",
+            "listReplicas",
+            "Routers that share state",
+        ),
+        get(
+            "/admin/replicas/feed",
+            "readReplicaFeed",
+            "Messages of this router for its peers, each after its length",
+        )
+        .text("application/octet-stream")
+        .errors(&[401, 404]),
+        get(
+            "/admin/replicas/state",
+            "getReplicaState",
+            "Open requests of this router for its peers",
+        )
+        .text("application/octet-stream")
+        .errors(&[400, 401, 404]),
+        get(
+            "/admin/replicas/snapshot",
+            "copyReplicaIndex",
+            "A copy of the block index for a new router",
+        )
+        .text("application/octet-stream")
+        .errors(&[401, 404]),
         report::<ModelReports>(
             "/admin/models",
             "listModels",

@@ -76,7 +76,7 @@ impl TierTokens {
     }
 }
 
-/// Load of a target, counted from the router's own decisions.
+/// Load of a target, counted from the router's decisions and those that other replicas reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetLoad {
     /// Requests that were sent and are not done.
@@ -87,6 +87,17 @@ pub struct TargetLoad {
     pub decode_sequences: u32,
     /// Blocks of all active sequences, shared prefixes counted once.
     pub decode_blocks: u64,
+    /// How many of the requests in flight other replicas sent; absent if none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub peer_in_flight: u32,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Terms of a cost, in the order of the policy.

@@ -11,8 +11,9 @@ settings::section! {
     /// Section `replicas`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ReplicasSection {
-        /// Sharing of state between the routers of a fleet. `none`: each router has its own state. `nats`:
-        /// they share the events of engines with a replay endpoint, and snapshots of the index.
+        /// How the routers of a fleet share state. `none`: each router has its own. `nats`: they share
+        /// the events of engines with a replay endpoint, and snapshots of the index, over a NATS
+        /// server. `peers`: they reach each other's admin listeners.
         mode: ReplicaMode = "none", restart;
         /// Routers with the same namespace and component share state.
         namespace: String = "warmroute", restart;
@@ -20,20 +21,25 @@ settings::section! {
         component: String = "router", restart;
         /// NATS stream that the routers share.
         nats: ReplicaStream, restart;
-        /// The other routers.
-        peers: Vec<String> = "[]", later;
-        /// Report the load of running requests to the other routers (`--router-replica-sync`).
-        load_sync: bool = "false", later;
+        /// The other routers, for mode `peers`: URLs of admin listeners (`http://host:9191`), or
+        /// `dns:NAME:PORT` for every address of a name. Own addresses may be among them.
+        peers: Vec<String> = "[]", restart;
+        /// File of certificate authorities that are trusted for `https` peers beside those of the
+        /// system, PEM.
+        ca: Option<PathBuf> = "~", restart;
+        /// Share the load of running requests with the other routers (`--router-replica-sync`).
+        load_sync: bool = "false", restart;
         /// Discard the stream and the snapshot of earlier runs at the start
         /// (`--router-reset-states`). A single router has neither. Refused while other routers of the
         /// fleet run.
         reset_states: bool = "false", restart;
         /// Let `reset_states` discard them even while other routers of the fleet run.
         force_reset: bool = "false", restart;
-        /// Interval between comparisons of the routers' states.
-        digest_interval: Duration = "1s", later;
-        /// Time without a message after which a router counts as gone.
-        peer_ttl: Duration = "15s", later;
+        /// Interval at which routers compare the digests of their load.
+        digest_interval: Duration = "1s" in ValueKind::Duration { least: Duration::from_millis(100) },
+            restart;
+        /// Time without a message after which a router counts as gone, and its load with it.
+        peer_ttl: Duration = "15s" in ValueKind::Duration { least: Duration::from_secs(1) }, restart;
     }
 }
 
@@ -64,6 +70,7 @@ settings::words! {
         Alone = "none",
         /// Events, snapshots and state travel over a NATS server with JetStream.
         Nats = "nats",
+        /// They reach each other over HTTP.
+        Peers = "peers",
     }
-    later "peers";
 }

@@ -367,8 +367,6 @@ fn a_key_of_a_later_version_accepts_only_its_default() {
         ),
         ("circuit_breaker: {sweep: 1s}", "circuit_breaker.sweep"),
         ("metrics: {exemplars: false}", "metrics.exemplars"),
-        ("replicas: {mode: peers}", "replicas.mode"),
-        ("replicas: {load_sync: true}", "replicas.load_sync"),
         ("compat: {metrics: []}", "compat.metrics"),
     ] {
         let problem = problem(text);
@@ -391,7 +389,6 @@ fn a_value_of_a_later_version_is_rejected_with_the_supported_ones() {
          xxh3, fnv1a"
     );
     for (text, word) in [
-        ("replicas: {mode: peers}", "peers"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
     ] {

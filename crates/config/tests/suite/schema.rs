@@ -34,7 +34,7 @@ fn the_json_schema_describes_every_default_and_no_key_of_a_later_version() {
     );
     assert!(
         schema["properties"]["kv_events"]["properties"]
-            .get("snapshot")
+            .get("max_events_per_second")
             .is_none()
     );
     let cache = &schema["properties"]["response_cache"]["properties"];

@@ -91,6 +91,7 @@ fn gateway(
         cache: cache.expect("memory suffices"),
         lmcache: None,
         tokens: None,
+        peers: replicas::NoteQueue::default(),
         clock,
         keys: InboundKey::default(),
         process: ProcessLimits {

@@ -129,6 +129,7 @@ impl TestGateway {
             cache: cache.expect("memory suffices"),
             lmcache: None,
             tokens: None,
+            peers: replicas::NoteQueue::default(),
             clock,
             keys: InboundKey::default(),
             process: LIMITS,

@@ -38,6 +38,8 @@ impl TimeMean {
 #[derive(Debug)]
 pub(crate) struct TargetAccount {
     in_flight: u32,
+    /// Requests in flight of other replicas.
+    peer_in_flight: u32,
     prefills: PrefillQueue,
     decode_sequences: u32,
     decode_tokens: u64,
@@ -45,6 +47,8 @@ pub(crate) struct TargetAccount {
     blocks: u64,
     mean_backlog: TimeMean,
     last_dispatch: u64,
+    /// The latest reservation that met no queued prefill.
+    last_alone: ReservationId,
     work_ms: DecayingSum,
     cold_tokens: DecayingSum,
     /// The worker has been removed.
@@ -55,11 +59,13 @@ impl Default for TargetAccount {
     fn default() -> Self {
         Self {
             in_flight: 0,
+            peer_in_flight: 0,
             prefills: PrefillQueue::default(),
             decode_sequences: 0,
             decode_tokens: 0,
             blocks: 0,
             last_dispatch: 0,
+            last_alone: ReservationId::default(),
             mean_backlog: TimeMean::default(),
             work_ms: DecayingSum::over(WORK_MEMORY),
             cold_tokens: DecayingSum::over(COLD_MEMORY),
@@ -92,6 +98,9 @@ impl TargetAccount {
         blocks: u64,
     ) -> bool {
         let alone = self.prefills.push(now, id, load);
+        if alone {
+            self.last_alone = id;
+        }
         self.in_flight += 1;
         self.last_dispatch = id.0;
         self.work_ms.add(now, load.prefill_ms);
@@ -116,6 +125,11 @@ impl TargetAccount {
         self.blocks -= blocks;
     }
 
+    /// Records that one more, or one less, of the counted reservations is a peer's.
+    pub(super) fn peer_in_flight_mut(&mut self) -> &mut u32 {
+        &mut self.peer_in_flight
+    }
+
     /// Returns whether the worker was removed and nothing is in flight any more.
     pub(super) fn is_removable(&self) -> bool {
         self.forgotten && self.in_flight == 0
@@ -127,6 +141,7 @@ impl TargetAccount {
             queued_prefill_tokens: self.prefills.tokens(),
             decode_sequences: self.decode_sequences,
             decode_blocks: self.blocks,
+            peer_in_flight: self.peer_in_flight,
         }
     }
 
@@ -156,6 +171,11 @@ impl TargetAccount {
     /// Returns the number of the latest reservation here; 0 if there was none.
     pub(crate) fn last_dispatch(&self) -> u64 {
         self.last_dispatch
+    }
+
+    /// Returns the latest reservation that met no queued prefill.
+    pub(super) fn last_alone(&self) -> ReservationId {
+        self.last_alone
     }
 
     /// Returns the prefill time dispatched recently.

@@ -27,7 +27,7 @@ pub(super) struct PrefillQueue {
 struct QueuedPrefill {
     tokens: u32,
     us: u64,
-    answer: ReplyMode,
+    reply: ReplyMode,
 }
 
 impl Default for PrefillQueue {
@@ -55,10 +55,10 @@ impl PrefillQueue {
             QueuedPrefill {
                 tokens: load.uncached_tokens,
                 us,
-                answer: load.answer,
+                reply: load.reply,
             },
         );
-        self.silent += usize::from(load.answer == ReplyMode::Whole);
+        self.silent += usize::from(load.reply == ReplyMode::Whole);
         self.tokens += u64::from(load.uncached_tokens);
         self.us += us;
         alone
@@ -113,7 +113,7 @@ impl PrefillQueue {
             .prefills
             .iter()
             .map_while(over_by_now)
-            .filter(|(_, queued)| queued.answer == ReplyMode::Whole);
+            .filter(|(_, queued)| queued.reply == ReplyMode::Whole);
         let passed: Vec<_> = passed.collect();
         for (id, queued) in &passed {
             self.take(*id);
@@ -138,7 +138,7 @@ impl PrefillQueue {
         };
         self.tokens -= u64::from(queued.tokens);
         self.us -= queued.us;
-        self.silent -= usize::from(queued.answer == ReplyMode::Whole);
+        self.silent -= usize::from(queued.reply == ReplyMode::Whole);
         true
     }
 }

@@ -19,7 +19,7 @@ impl<'a> TargetAvailability<'a> {
     pub(crate) fn new(ledger: &'a Ledger, settings: &QueueSettings) -> Self {
         Self {
             ledger,
-            longest_backlog: settings.hold_above,
+            longest_backlog: settings.longest_backlog(ledger.replicas()),
         }
     }
 

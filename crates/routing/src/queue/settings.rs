@@ -21,7 +21,7 @@ settings::section! {
         /// Maximum memory of queued requests: bodies, prompts and candidate lists.
         max_bytes: u64 = "512MiB" in size(1 << 10, 1 << 50), live;
         /// Backlog of a worker, as time to compute, above which policy `warm` sends it no further
-        /// request.
+        /// request; with load sync, the backlog for each router.
         hold_above: Duration = "25ms" in SECONDS_OR_ZERO, live, simulated;
         /// Milliseconds of prefill that one millisecond of waiting offsets; otherwise the shortest
         /// prompt goes first.
@@ -33,11 +33,12 @@ settings::section! {
 }
 
 impl QueueSettings {
-    /// Returns the backlog, in milliseconds, above which a target gets no further request that may
-    /// wait. A value below the time between an engine's first token and the router's notice of it
-    /// leaves engines idle.
-    pub(crate) fn longest_backlog_ms(&self) -> f64 {
-        self.hold_above.as_secs_f64() * 1e3
+    /// Returns the backlog above which a target gets no further request that may wait, with this
+    /// many replicas. A value below the time between an engine's first token and the router's
+    /// notice of it leaves engines idle. Each replica has a queue of its own and sees the same
+    /// target become free, so each counts on the others' next requests there.
+    pub(crate) fn longest_backlog(&self, replicas: u32) -> Duration {
+        self.hold_above.saturating_mul(replicas)
     }
 }
 

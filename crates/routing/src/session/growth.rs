@@ -41,9 +41,11 @@ pub struct PromptGrowth {
 
 /// The rest of a plain prompt after its last whole piece; empty in a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PromptTail {
-    bytes: usize,
-    hash: u64,
+pub struct PromptTail {
+    /// Its length.
+    pub bytes: usize,
+    /// Its hash.
+    pub hash: u64,
 }
 
 impl PromptGrowth {

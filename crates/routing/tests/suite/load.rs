@@ -33,6 +33,7 @@ fn a_request_counts_as_prefill_then_as_decode_then_not_at_all() {
         queued_prefill_tokens,
         decode_sequences,
         decode_blocks,
+        ..TargetLoad::default()
     };
     assert_eq!(fleet.router.load(target(1)), load(1, 160, 0, 10));
     fleet.router.first_token(at_ms(30), id);

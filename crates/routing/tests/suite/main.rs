@@ -17,6 +17,7 @@ mod preview;
 mod queue;
 mod queue_bounds;
 mod receipts;
+mod replication;
 mod scoring;
 mod session;
 mod session_hash;

@@ -8,8 +8,8 @@ use routing::{
     Dispatch, Job, JobAffinity, JobPrompt, Plan, ReleasedRequest, TargetPool, WaitBudget,
 };
 
-use super::Simulation;
-use crate::{engines::NextWake, wire::StepAnnouncement};
+use super::{Simulation, exchange::LoadMessage};
+use crate::{engines::NextWake, outcome::Placement, wire::StepAnnouncement};
 
 /// Interval of the router's ticks, as in `warmroute serve`.
 const TICK: Duration = Duration::from_secs(1);
@@ -24,8 +24,16 @@ pub(super) enum SimulationEvent {
     Message(StepAnnouncement),
     /// The router loses its view of an engine's cache.
     Forget(usize),
-    /// Queued requests may be released.
-    Release,
+    /// Queued requests of a router may be released.
+    Release(usize),
+    /// A router sends its changes to the others.
+    SendLoad(usize),
+    Load(Box<LoadMessage>),
+    /// A router sends pages to another one that asked for them.
+    SendPages {
+        from: usize,
+        to: usize,
+    },
     Tick,
 }
 
@@ -50,9 +58,13 @@ impl Simulation<'_> {
                 SimulationEvent::Wake(worker) => self.run_engine(now, worker),
                 SimulationEvent::Message(message) => self.wire.deliver(&message),
                 SimulationEvent::Forget(worker) => self.forget(worker),
-                SimulationEvent::Release => self.release(now),
+                SimulationEvent::Release(router) => self.release(now, router),
+                SimulationEvent::SendLoad(router) => self.send_load(now, router),
+                SimulationEvent::Load(message) => self.deliver_load(now, *message),
+                SimulationEvent::SendPages { from, to } => self.send_pages(now, from, to),
                 SimulationEvent::Tick => self.tick(now),
             }
+            self.schedule_messages(now);
         }
     }
 
@@ -97,23 +109,32 @@ impl Simulation<'_> {
             random: self.random.next(),
             ..Job::default()
         };
-        match self.router.decide(now, &job) {
+        let router = match self.replicas.len() {
+            1 => 0,
+            routers => usize::try_from(self.dealing.below(routers as u64)).unwrap_or(0),
+        };
+        match self.replicas[router].router.decide(now, &job) {
             Dispatch::Plan(plan) => {
-                if let Some(worker) = self.send(now, request, &plan) {
+                if let Some(worker) = self.send(now, (router, request), &plan) {
                     self.run_engine(now, worker);
                 }
             }
             Dispatch::Queued(ticket) => {
                 self.requests[request].queued = true;
-                self.queue.requests.insert(ticket, request);
-                self.release(now);
+                self.replicas[router].queue.requests.insert(ticket, request);
+                self.release(now, router);
             }
             Dispatch::Refused(_) => self.open -= 1,
         }
     }
 
     /// Sends a request to the plan's target; returns the engine, which may have to be started.
-    fn send(&mut self, now: Moment, request: usize, plan: &Plan) -> Option<usize> {
+    fn send(
+        &mut self,
+        now: Moment,
+        (router, request): (usize, usize),
+        plan: &Plan,
+    ) -> Option<usize> {
         let traced = &self.trace.requests[request];
         let generation = NamedRequest {
             id: RequestId(request as u64),
@@ -127,12 +148,16 @@ impl Simulation<'_> {
             .worker(plan.decode.target)
             .filter(|worker| self.engines.submit(*worker, now, generation).is_ok());
         let Some(worker) = taken else {
-            let released = self.router.failed(now, plan.reservation);
+            let released = self.replicas[router].router.failed(now, plan.reservation);
             self.open -= 1;
-            self.dispatch_released(now, released);
+            self.dispatch_released(now, router, released);
             return None;
         };
-        self.requests[request].placed = Some((worker, plan.reservation));
+        self.requests[request].placed = Some(Placement {
+            worker,
+            router,
+            reservation: plan.reservation,
+        });
         Some(worker)
     }
 
@@ -156,86 +181,107 @@ impl Simulation<'_> {
                 .put(now + delay, SimulationEvent::Message(message));
         }
         // All tokens are processed before the next step begins.
-        let released = outcome
-            .emitted
-            .iter()
-            .flat_map(|emitted| self.token(now, emitted))
-            .collect();
-        self.dispatch_released(now, released);
+        let mut released: Vec<Vec<ReleasedRequest>> = Vec::new();
+        released.resize_with(self.replicas.len(), Vec::new);
+        for emitted in &outcome.emitted {
+            if let Some((router, requests)) = self.token(now, emitted) {
+                released[router].extend(requests);
+            }
+        }
+        for (router, released) in released.into_iter().enumerate() {
+            self.dispatch_released(now, router, released);
+        }
         self.run_engine(now, worker);
     }
 
-    /// Records one emitted token.
-    fn token(&mut self, now: Moment, emitted: &EmittedToken) -> Vec<ReleasedRequest> {
+    /// Records one emitted token; returns the request's router, and what it released.
+    fn token(
+        &mut self,
+        now: Moment,
+        emitted: &EmittedToken,
+    ) -> Option<(usize, Vec<ReleasedRequest>)> {
         // Request ids are positions in the trace.
-        let Some((outcome, traced)) = usize::try_from(emitted.id.0).ok().and_then(|index| {
-            self.requests
-                .get_mut(index)
-                .zip(self.trace.requests.get(index))
-        }) else {
-            return Vec::new();
-        };
-        let Some((_, reservation)) = outcome.placed else {
-            return Vec::new();
-        };
+        let index = usize::try_from(emitted.id.0).ok()?;
+        let (outcome, traced) = self
+            .requests
+            .get_mut(index)
+            .zip(self.trace.requests.get(index))?;
+        let Placement {
+            router: number,
+            reservation,
+            ..
+        } = outcome.placed?;
+        let router = &self.replicas[number].router;
         let mut released = Vec::new();
         if outcome.first_token.is_none() {
             outcome.first_token = Some(now);
             outcome.cached_tokens = emitted.cached_tokens;
-            released = self.router.first_token(now, reservation);
+            released = router.first_token(now, reservation);
         }
         if emitted.finish.is_some() {
             outcome.done = Some(now);
-            self.router.record_reply_length(traced.output_tokens);
-            released.extend(self.router.done(now, reservation));
+            router.record_reply_length(traced.output_tokens);
+            released.extend(router.done(now, reservation));
             self.open -= 1;
         }
-        released
+        Some((number, released))
     }
 
     /// Behaves as after a gap that cannot be replayed: all known blocks are dropped, and later
     /// events may refer to lost ones.
     fn forget(&self, worker: usize) {
         if let Some(candidate) = self.engines.candidates.get(worker) {
-            self.index.clear(candidate.target);
-            self.index.mark_loss(candidate.target);
+            for replica in &self.replicas {
+                replica.index.clear(candidate.target);
+                replica.index.mark_loss(candidate.target);
+            }
         }
     }
 
-    fn release(&mut self, now: Moment) {
-        let released = self.router.take_released(now);
-        self.dispatch_released(now, released);
+    fn release(&mut self, now: Moment, router: usize) {
+        let released = self.replicas[router].router.take_released(now);
+        self.dispatch_released(now, router, released);
     }
 
-    fn dispatch_released(&mut self, now: Moment, mut released: Vec<ReleasedRequest>) {
+    pub(super) fn dispatch_released(
+        &mut self,
+        now: Moment,
+        router: usize,
+        mut released: Vec<ReleasedRequest>,
+    ) {
         loop {
             let mut engines: Vec<usize> = Vec::new();
             for released in released {
-                if let Some(request) = self.queue.requests.remove(&released.ticket) {
-                    engines.extend(self.send(now, request, &released.plan));
+                let queue = &mut self.replicas[router].queue;
+                if let Some(request) = queue.requests.remove(&released.ticket) {
+                    engines.extend(self.send(now, (router, request), &released.plan));
                 }
             }
             for engine in engines {
                 self.run_engine(now, engine);
             }
-            let Some(then) = self.router.next_release(now) else {
+            let replica = &mut self.replicas[router];
+            let Some(then) = replica.router.next_release(now) else {
                 return;
             };
             if then > now {
-                if self.queue.release_at != Some(then) {
-                    self.queue.release_at = Some(then);
-                    self.events.put(then, SimulationEvent::Release);
+                if replica.queue.release_at != Some(then) {
+                    replica.queue.release_at = Some(then);
+                    self.events.put(then, SimulationEvent::Release(router));
                 }
                 return;
             }
             // One call releases a few requests; the loop releases all that may start now.
-            released = self.router.take_released(now);
+            released = replica.router.take_released(now);
         }
     }
 
     fn tick(&mut self, now: Moment) {
-        let released = self.router.tick(now);
-        self.dispatch_released(now, released);
+        for router in 0..self.replicas.len() {
+            let released = self.replicas[router].router.tick(now);
+            self.dispatch_released(now, router, released);
+        }
+        self.send_digests(now);
         self.events.put(now + TICK, SimulationEvent::Tick);
     }
 }

@@ -28,7 +28,6 @@ use prometheus_client::registry::Registry;
 use supervision::Task;
 use tokio::sync::watch;
 
-#[cfg(feature = "nats")]
 use self::file::RejectedSnapshot;
 use self::{
     file::SnapshotHead,
@@ -117,17 +116,6 @@ impl IndexSnapshots {
         workers
     }
 
-    /// Waits briefly until the streams have proven, or not, what was loaded: then the first requests
-    /// find it.
-    pub(crate) async fn wait_for_proofs(&self) {
-        let proven = async {
-            while !self.index.unproven_targets().is_empty() {
-                tokio::time::sleep(PROOF_CHECK).await;
-            }
-        };
-        let _ = tokio::time::timeout(LONGEST_PROOF, proven).await;
-    }
-
     /// Saves at each interval until stopped.
     pub(crate) async fn run(self: Arc<Self>, fleet: Arc<Fleet>, mut stop: watch::Receiver<bool>) {
         let mut task = Task::new("index_snapshot");
@@ -135,20 +123,8 @@ impl IndexSnapshots {
             // An attempt has no state of its own: it begins with another pause.
             while task.attempt(self.keep_saving(&fleet)).await.is_none() {}
         };
-        let unclaimed = async {
-            tokio::time::sleep(LONGEST_ABSENCE).await;
-            let workers = fleet.forget_unclaimed();
-            if workers > 0 {
-                tracing::info!(
-                    workers,
-                    "workers of the snapshot that are not configured any more: their blocks are dropped"
-                );
-            }
-            std::future::pending::<()>().await;
-        };
         tokio::select! {
             () = saving => {}
-            () = unclaimed => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }
     }
@@ -210,7 +186,6 @@ fn drop_unnamed(index: &KvIndex, workers: &[NumberedWorker]) {
 }
 
 /// Returns a snapshot as bytes, of the form of the file.
-#[cfg(feature = "nats")]
 pub(crate) fn to_bytes(
     index: &KvIndex,
     workers: &[NumberedWorker],
@@ -222,7 +197,6 @@ pub(crate) fn to_bytes(
 }
 
 /// Loads a snapshot of the form of the file into the empty index. Returns the workers in it.
-#[cfg(feature = "nats")]
 pub(crate) fn from_bytes(
     mut bytes: &[u8],
     index: &KvIndex,
@@ -231,6 +205,30 @@ pub(crate) fn from_bytes(
     let workers = head.workers();
     drop_unnamed(index, &workers);
     Ok(workers)
+}
+
+/// Waits briefly until the streams have proven, or not, what was loaded: then the first requests
+/// find it.
+pub(crate) async fn wait_for_proofs(index: &KvIndex) {
+    let proven = async {
+        while !index.unproven_targets().is_empty() {
+            tokio::time::sleep(PROOF_CHECK).await;
+        }
+    };
+    let _ = tokio::time::timeout(LONGEST_PROOF, proven).await;
+}
+
+/// Drops the blocks of loaded workers that have not appeared for a while: they are not configured
+/// any more.
+pub(crate) async fn forget_absent_workers(fleet: Arc<Fleet>) {
+    tokio::time::sleep(LONGEST_ABSENCE).await;
+    let workers = fleet.forget_unclaimed();
+    if workers > 0 {
+        tracing::info!(
+            workers,
+            "workers of the snapshot that are not configured any more: their blocks are dropped"
+        );
+    }
 }
 
 fn shown(path: &Path) -> std::path::Display<'_> {

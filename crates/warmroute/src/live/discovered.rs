@@ -135,8 +135,11 @@ async fn addresses(name: &DnsName) -> std::io::Result<Vec<String>> {
                 .collect()
         }
         (Some(port), None) => {
-            let found = tokio::net::lookup_host((name.host.as_str(), port)).await?;
-            found.map(|address| address.to_string()).collect()
+            let found = net::dns::system_addresses(&name.host, port).await?;
+            found
+                .into_iter()
+                .map(|address| address.to_string())
+                .collect()
         }
         (None, server) => {
             let found = net::dns::service_records(&name.host, server).await?;

@@ -21,6 +21,8 @@ const MOST_SLOWER: f64 = 1e3;
 const LONGEST_DELAY_MS: u64 = 600_000;
 /// Most simulated engines.
 const MOST_WORKERS: i64 = 1024;
+/// Most simulated routers.
+const MOST_ROUTERS: i64 = 64;
 /// Longest virtual time, in seconds: a year.
 const LATEST_S: f64 = 366.0 * 86_400.0;
 
@@ -49,6 +51,8 @@ pub(crate) struct SimulateArgs {
     pub(super) engine: SimulatedEngineArgs,
     #[command(flatten)]
     pub(super) events: EventArgs,
+    #[command(flatten)]
+    pub(super) replicas: ReplicaArgs,
     /// A key of the configuration and its value, such as queue.enabled=false; repeat for more.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) settings: Vec<NameValue>,
@@ -101,6 +105,25 @@ pub(super) struct EventArgs {
     /// Share of the events' messages that get lost, 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = loss)]
     pub(super) event_loss: f64,
+}
+
+/// The routers in front of the engines.
+#[derive(Args, Debug)]
+pub(super) struct ReplicaArgs {
+    /// Numbers of routers to try, separated by commas; each request goes to one that is drawn.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1],
+          value_parser = clap::value_parser!(u32).range(1..=MOST_ROUTERS))]
+    pub(super) routers: Vec<u32>,
+    /// The routers tell each other their load.
+    #[arg(long)]
+    pub(super) load_sync: bool,
+    /// Time from the sending of a message about load to its arrival.
+    #[arg(long, value_name = "MS", default_value_t = 2,
+          value_parser = clap::value_parser!(u64).range(0..=LONGEST_DELAY_MS))]
+    pub(super) exchange_delay_ms: u64,
+    /// Share of these messages that get lost, 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = loss)]
+    pub(super) exchange_loss: f64,
 }
 
 /// Deviations from a healthy fleet.

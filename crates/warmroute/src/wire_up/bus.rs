@@ -15,10 +15,10 @@ use nats_client::{
 };
 use net::{Clock, Destinations};
 use prometheus_client::registry::Registry;
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::time::timeout;
 
 use self::metrics::BusCollector;
-
+use super::fleet_start::FleetNeighbours;
 use crate::index_snapshot;
 
 mod metrics;
@@ -35,14 +35,19 @@ const FIRST_CONNECTION: Duration = Duration::from_secs(3);
 /// Longest time for reading a snapshot, and most bytes of one.
 const RESTORE: Duration = Duration::from_secs(60);
 const LARGEST_SNAPSHOT: u64 = 16 << 30;
-/// Time after the start in which a worker of the snapshot may appear, for example by discovery.
-const LONGEST_ABSENCE: Duration = Duration::from_secs(60);
 
 /// The parts that use the bus.
 pub(super) struct Bus {
     pub(super) log: Arc<EventLog>,
+    connection: Arc<SharedConnection>,
     snapshot: SnapshotSettings,
-    keeping: Option<(SnapshotTask, JoinHandle<()>)>,
+    keeping: Option<SnapshotTask>,
+}
+
+/// The parts of the bus that the exchange of load uses.
+pub(super) struct SharedBus {
+    pub(super) connection: Arc<SharedConnection>,
+    pub(super) log: Arc<EventLog>,
 }
 
 /// The index and its workers, for a snapshot.
@@ -88,11 +93,10 @@ impl Bus {
     /// that was loaded into the empty index, too, if there was one.
     pub(super) async fn start(
         settings: &Settings,
-        index: &Arc<KvIndex>,
-        clock: Clock,
+        neighbours: &FleetNeighbours,
         registry: &mut Registry,
     ) -> Result<Option<(Self, Option<Vec<NumberedWorker>>)>, BusError> {
-        let replicas = &settings.replicas;
+        let (replicas, clock) = (&settings.replicas, neighbours.clock);
         if replicas.mode != ReplicaMode::Nats {
             return Ok(None);
         }
@@ -102,20 +106,20 @@ impl Bus {
             &replicas.component,
         )?;
         let dialer = dialer(settings)?;
-        let replica: Arc<str> = format!("{:016x}", runtime::random()).into();
+        let replica: Arc<str> = format!("{:016x}", neighbours.replica).into();
         if replicas.reset_states {
             reset(&dialer, &names, &replica, replicas.force_reset).await?;
         }
         tracing::info!(server = %dialer.server, %replica, stream = names.stream(), "events are shared over nats");
         let connection = SharedConnection::spawn(dialer, clock);
-        let restored = restore(&connection, &names, &replica, index).await;
+        let restored = restore(&connection, &names, &replica, &neighbours.index).await;
         let log = EventLog::spawn(
             EventLogSettings {
                 names,
                 replica,
                 retention: replicas.nats.retention,
             },
-            connection,
+            Arc::clone(&connection),
             clock,
         );
         let restored = restored.map(|(next, workers)| {
@@ -131,11 +135,20 @@ impl Bus {
         Ok(Some((
             Self {
                 log,
+                connection,
                 snapshot,
                 keeping,
             },
             restored,
         )))
+    }
+
+    /// Returns what the exchange of load uses of it.
+    pub(super) fn share(&self) -> SharedBus {
+        SharedBus {
+            connection: Arc::clone(&self.connection),
+            log: Arc::clone(&self.log),
+        }
     }
 
     /// Starts making snapshots of the index.
@@ -151,21 +164,13 @@ impl Bus {
             clock,
         };
         let task = SnapshotTask::spawn(Arc::clone(&self.log), Arc::new(source), self.snapshot);
-        let fleet = Arc::clone(fleet);
-        let unclaimed = runtime::spawn(async move {
-            tokio::time::sleep(LONGEST_ABSENCE).await;
-            fleet.forget_unclaimed();
-        });
-        self.keeping = Some((task, unclaimed));
+        self.keeping = Some(task);
         self
     }
 
     /// Ends the use of the bus; the other routers take over at once.
     pub(super) async fn stop(self) {
-        if let Some((task, unclaimed)) = self.keeping {
-            drop(task);
-            unclaimed.abort();
-        }
+        drop(self.keeping);
         self.log.leave().await;
     }
 }

@@ -17,6 +17,8 @@ pub(crate) enum StartError {
     Fleet(#[from] fleet::FleetStartError),
     /// The store of the response cache cannot be opened.
     Cache(#[from] response_cache::CacheStartError),
+    /// The exchange with other routers cannot be started.
+    Replicas(#[from] ::replicas::ReplicaStartError),
     /// Traces cannot be exported.
     Traces(#[from] otlp::ExporterError),
     /// The certificate of a listener cannot be used.
@@ -28,12 +30,6 @@ pub(crate) enum StartError {
     /// The routers' bus cannot be used.
     #[cfg(feature = "nats")]
     Bus(#[from] super::bus::BusError),
-    /// The settings name a bus that this program has no part for.
-    #[cfg(not(feature = "nats"))]
-    #[error(
-        "replicas.mode is nats, but this program was built without NATS: build it with the feature `nats`"
-    )]
-    NoNats,
     /// A running process did not hand over its listening sockets.
     Takeover(#[from] TakeoverError),
 }

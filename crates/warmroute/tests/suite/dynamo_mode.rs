@@ -216,20 +216,12 @@ fn replica_settings_are_off_and_refused_where_not_built() {
         "--admin-listen",
         "127.0.0.1:0",
     ];
-    for (flag, key, value, message) in [
-        (
-            vec!["--router-replica-sync"],
-            "replicas.load_sync",
-            "true",
-            "not built yet",
-        ),
-        (
-            vec!["--router-snapshot-threshold", "0"],
-            "replicas.nats.snapshot_threshold",
-            "0",
-            "at least 1",
-        ),
-    ] {
+    for (flag, key, value, message) in [(
+        vec!["--router-snapshot-threshold", "0"],
+        "replicas.nats.snapshot_threshold",
+        "0",
+        "at least 1",
+    )] {
         let by_flag = Program::finish(&[&serve[..], &flag].concat());
         assert_eq!(by_flag.code, Some(2), "{flag:?}: {}", by_flag.stderr);
         assert!(

@@ -63,6 +63,8 @@ mod prometheus;
 mod queue;
 mod realtime;
 mod relay_bytes;
+mod replicas;
+#[cfg(feature = "nats")]
 mod replicas_over_nats;
 mod response_cache;
 mod route_api;

@@ -126,8 +126,9 @@ fn every_documented_read_answers_as_described() {
     let paths = document.0["paths"].as_object().expect("paths").clone();
     let mut requested = 0;
     for (path, item) in &paths {
-        // A stream has no end.
-        if item.get("get").is_none() || path == "/v1/kv_events" {
+        // A stream has no end, and a router alone has nothing for peers.
+        let special = path == "/v1/kv_events" || path.starts_with("/admin/replicas/");
+        if item.get("get").is_none() || special {
             continue;
         }
         let address = match item["servers"][0]["description"].as_str() {

@@ -188,10 +188,12 @@ impl RequestGuard {
         }
         self.recorder.metrics.record_throttle(name);
         if let Some(wait) = failure.wait.filter(|wait| !wait.is_zero()) {
-            self.recorder
-                .workers
-                .cooldowns
-                .put(target.worker, self.recorder.clock.now(), wait);
+            self.recorder.workers.cooldowns.record(
+                target.worker,
+                name,
+                self.recorder.clock.now(),
+                wait,
+            );
         }
     }
 

@@ -7,6 +7,7 @@
 mod faults;
 mod figure;
 mod golden;
+mod herd;
 mod measured;
 mod workloads;
 

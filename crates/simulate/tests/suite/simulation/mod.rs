@@ -7,6 +7,7 @@ mod events;
 mod faults;
 mod fit;
 mod page;
+mod replicas;
 mod synthetic;
 
 use engine_model::Profile;

@@ -1,0 +1,49 @@
+//! The index of another router, copied at the start.
+
+use std::{sync::Arc, time::Duration};
+
+use config::Settings;
+use fleet::NumberedWorker;
+use kv_index::KvIndex;
+use replicas::PeerSnapshots;
+use tokio::time::timeout;
+
+use crate::index_snapshot;
+
+/// Longest time for the copy; without it the index starts empty.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Loads the index of the first peer that has one into the empty index, and returns its workers.
+/// `None`: there are no peers, or none of them answers.
+pub(super) async fn load(settings: &Settings, index: &Arc<KvIndex>) -> Option<Vec<NumberedWorker>> {
+    let token = super::replicas::token(settings);
+    let limit = usize::try_from(settings.kv_events.memory_budget).unwrap_or(usize::MAX);
+    let peers = PeerSnapshots::of(&settings.replicas, token.as_deref(), limit).ok()?;
+    let Ok(found) = timeout(PATIENCE, peers.first()).await else {
+        tracing::warn!(limit = ?PATIENCE, "the index of a peer was not copied in time: it starts without");
+        return None;
+    };
+    let (peer, bytes) = found?;
+    let length = bytes.len();
+    let index = Arc::clone(index);
+    let loaded = runtime::spawn_blocking(move || index_snapshot::from_bytes(&bytes, &index)).await;
+    match loaded {
+        Ok(Ok(workers)) => {
+            tracing::info!(
+                peer,
+                bytes = length,
+                workers = workers.len(),
+                "the index of a peer is copied: each worker's blocks count once its event stream continues them"
+            );
+            Some(workers)
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(peer, %error, "the index of a peer is rejected: the index starts without");
+            None
+        }
+        Err(error) => {
+            tracing::error!(peer, %error, "the load of a peer's index ended with a panic: the index starts without");
+            None
+        }
+    }
+}
