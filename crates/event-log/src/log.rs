@@ -152,8 +152,10 @@ impl EventLog {
         &self.state
     }
 
-    /// Tells the other replicas that this one ends, so that they take over at once.
+    /// Ends the log's tasks and tells the other replicas, so that they take over at once.
     pub async fn leave(&self) {
+        // It would renew the key.
+        self.task.abort();
         let Some(client) = self.state.connection.client() else {
             return;
         };

@@ -69,6 +69,12 @@ impl LogMember {
         self.state.set_in_hand(None);
     }
 
+    /// Leaves the stream to the other replicas for good.
+    pub fn leave(&self) {
+        let released = self.log.ownership.lock().leave(&self.state.token);
+        self.log.releases.lock().extend(released);
+    }
+
     /// Counts a repair from the engine's replay.
     pub fn record_repair(&self) {
         add(&self.log.counters.repairs, 1);
@@ -109,8 +115,7 @@ impl Drop for LogMember {
         if is_current {
             members.remove(&self.state.token);
             drop(members);
-            let released = self.log.ownership.lock().leave(&self.state.token);
-            self.log.releases.lock().extend(released);
+            self.leave();
         }
     }
 }
