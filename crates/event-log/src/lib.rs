@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `names`, `message` | the names of one fleet on the server, and the form of a message |
 //! | `ownership` | which replica publishes which stream: a state machine |
-//! | `log`, `presence`, `publisher`, `consumer` | [`EventLog`]: the tasks of one connection |
-//! | `member`, `history` | [`LogMember`]: one worker's stream, its present and its past |
+//! | `log`, `presence`, `publisher`, `consumer`, `ability` | [`EventLog`]: the tasks of one connection |
+//! | `log_member`, `member`, `history` | [`LogMember`]: one worker's stream, its present and its past |
 //! | `snapshot`, `snapshot_task`, `reset` | [`SnapshotStore`]: the index in the object store, when it is stored, and how all is discarded |
 //!
 //! Not here: what a batch means, and whether it continues what a replica has (`kv-events`), and the
@@ -15,10 +15,12 @@
 //! through bounded queues, and what does not fit is dropped and counted. The log proves nothing by
 //! itself: a reader takes a batch only as the continuation of the one it has.
 
+mod ability;
 mod consumer;
 mod counts;
 mod history;
 mod log;
+mod log_member;
 mod member;
 mod message;
 mod names;
@@ -26,17 +28,20 @@ mod outbox;
 mod ownership;
 mod presence;
 mod publisher;
+mod report;
 mod reset;
 mod snapshot;
 mod snapshot_task;
 
 pub use counts::LogCounts;
 pub use history::LogHistory;
-pub use log::{EventLog, EventLogSettings, LogMember, LogReport, ReplicaReport};
+pub use log::{EventLog, EventLogSettings};
+pub use log_member::LogMember;
 pub use member::LogDelivery;
 pub use message::{LogBatch, LogMessage};
 pub use names::{LogNameError, LogNames};
 pub use ownership::StreamRole;
+pub use report::{LogReport, ReplicaReport};
 pub use reset::{ResetError, reset};
 pub use snapshot::{RestoredSnapshot, SnapshotLock, SnapshotPointer, SnapshotStore};
 pub use snapshot_task::{SnapshotSettings, SnapshotSource, SnapshotTask};

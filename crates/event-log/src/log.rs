@@ -2,14 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
-use kv_blocks::Moment;
 use nats_client::{
     Bucket, BucketConfig, Client, JetStream, JetStreamError, SharedConnection, Storage,
     StreamConfig, StreamInfo, backoff,
@@ -23,7 +19,9 @@ use tokio::{
 };
 
 use crate::{
-    LogCounts, LogDelivery, LogHistory, LogMessage, LogNames, StreamRole, consumer,
+    LogMember, LogNames, LogReport, ReplicaReport, StreamRole,
+    ability::PublishAbility,
+    consumer,
     counts::{LogCounters, add},
     member::MemberState,
     names::token,
@@ -31,10 +29,6 @@ use crate::{
     ownership::{Ownership, OwnershipWrite, PRESENCE_TTL},
     presence, publisher,
 };
-
-/// First pause of a replica that cannot publish; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The settings of a log.
 #[derive(Clone, Debug)]
@@ -54,45 +48,6 @@ pub struct EventLog {
     task: JoinHandle<()>,
 }
 
-/// One worker's stream in the log. Dropping it leaves the stream to the other replicas.
-#[derive(Debug)]
-pub struct LogMember {
-    log: Arc<LogState>,
-    state: Arc<MemberState>,
-}
-
-/// The state of a log for operators.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogReport {
-    /// The name of this replica.
-    pub replica: Arc<str>,
-    /// Whether the log is in use.
-    pub connected: bool,
-    /// The last error, while there is one.
-    pub last_error: Option<String>,
-    /// Messages by outcome.
-    pub counts: LogCounts,
-    /// Messages that wait to be published.
-    pub outbox: usize,
-    /// The last message taken, in the log's sequence.
-    pub taken: u64,
-    /// The joined streams by role.
-    pub roles: BTreeMap<String, StreamRole>,
-    /// The replicas that are present.
-    pub replicas: Vec<ReplicaReport>,
-}
-
-/// A replica as this one sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplicaReport {
-    /// Its name.
-    pub replica: Arc<str>,
-    /// Whether it can publish.
-    pub able: bool,
-    /// The last message that it has taken, in the log's sequence.
-    pub acknowledged: u64,
-}
-
 /// What the tasks of a log share.
 #[derive(Debug)]
 pub(crate) struct LogState {
@@ -109,8 +64,7 @@ pub(crate) struct LogState {
     pub(crate) ability: Mutex<PublishAbility>,
     pub(crate) counters: LogCounters,
     last_error: Mutex<Option<String>>,
-    in_use: watch::Sender<bool>,
-    history_from: AtomicU64,
+    pub(crate) in_use: watch::Sender<bool>,
 }
 
 /// Messages on their way: waiting, and published but not yet acknowledged.
@@ -128,28 +82,8 @@ pub(crate) struct LogProgress {
     pub(crate) created: String,
     /// The last message that was given to the streams.
     pub(crate) taken: u64,
-}
-
-/// Whether this replica can publish. One that cannot does not try for a while.
-#[derive(Debug, Default)]
-pub(crate) struct PublishAbility {
-    until: Option<Moment>,
-    pause: Duration,
-}
-
-impl PublishAbility {
-    pub(crate) fn is_able(&self, now: Moment) -> bool {
-        self.until.is_none_or(|until| now >= until)
-    }
-
-    pub(crate) fn record_failure(&mut self, now: Moment) {
-        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        self.until = Some(now + self.pause);
-    }
-
-    pub(crate) fn record_success(&mut self) {
-        *self = Self::default();
-    }
+    /// The message from which on streams read their past; 0 means the first one, too.
+    history_from: u64,
 }
 
 impl EventLog {
@@ -173,7 +107,6 @@ impl EventLog {
             counters: LogCounters::default(),
             last_error: Mutex::default(),
             in_use: watch::Sender::new(false),
-            history_from: AtomicU64::new(1),
         });
         let task = runtime::spawn(run(Arc::clone(&state)));
         Arc::new(Self { state, task })
@@ -184,7 +117,7 @@ impl EventLog {
         let token: Arc<str> = token(worker, rank).into();
         let member = Arc::new(MemberState::new(Arc::clone(&token)));
         // Its past counts as unapplied until it was read or given up.
-        let from = self.state.history_from.load(Ordering::Relaxed);
+        let from = self.state.history_from();
         member.set_in_hand(Some(from));
         self.state.ownership.lock().join(Arc::clone(&token));
         self.state.members.lock().insert(token, Arc::clone(&member));
@@ -196,7 +129,7 @@ impl EventLog {
 
     /// Sets the message from which on streams read their past: the one behind a restored snapshot.
     pub fn set_history_from(&self, log_seq: u64) {
-        self.state.history_from.store(log_seq, Ordering::Relaxed);
+        self.state.progress.lock().history_from = log_seq;
     }
 
     /// Returns the last message that every stream has applied.
@@ -219,8 +152,10 @@ impl EventLog {
         &self.state
     }
 
-    /// Tells the other replicas that this one ends, so that they take over at once.
+    /// Ends the log's tasks and tells the other replicas, so that they take over at once.
     pub async fn leave(&self) {
+        // It would renew the key.
+        self.task.abort();
         let Some(client) = self.state.connection.client() else {
             return;
         };
@@ -270,105 +205,11 @@ impl Drop for EventLog {
     }
 }
 
-impl LogMember {
-    /// Returns the present role, and its changes.
-    pub fn roles(&self) -> watch::Receiver<StreamRole> {
-        self.state.role.subscribe()
-    }
-
-    /// Returns the present role.
-    pub fn role(&self) -> StreamRole {
-        *self.state.role.borrow()
-    }
-
-    /// Queues a message for the log; never waits.
-    pub fn publish(&self, message: LogMessage) {
-        let token = Arc::clone(&self.state.token);
-        let dropped = self
-            .log
-            .outgoing
-            .lock()
-            .waiting
-            .push(OutgoingMessage { token, message });
-        add(&self.log.counters.dropped, dropped);
-        self.log.filled.notify_one();
-    }
-
-    /// Returns the next delivery; the one before counts as applied. Cancel-safe.
-    pub async fn next(&self) -> LogDelivery {
-        self.state.next().await
-    }
-
-    /// Returns the next delivery if there is one; the one before counts as applied.
-    pub fn try_next(&self) -> Option<LogDelivery> {
-        self.state.try_next()
-    }
-
-    /// Drops what was delivered: the engine is followed directly.
-    pub fn discard(&self) {
-        self.state.discard();
-    }
-
-    /// Reports that the engine cannot be followed here, so that another replica publishes its
-    /// stream.
-    pub fn record_unable(&self) {
-        let now = self.log.clock.now();
-        let released = self.log.ownership.lock().unable(now, &self.state.token);
-        self.log.releases.lock().extend(released);
-    }
-
-    /// Records that the past of the stream was read, or is given up.
-    pub fn set_past_read(&self) {
-        self.state.set_in_hand(None);
-    }
-
-    /// Counts a repair from the engine's replay.
-    pub fn record_repair(&self) {
-        add(&self.log.counters.repairs, 1);
-    }
-
-    /// Returns whether the log is in use, and its changes.
-    pub fn in_use(&self) -> watch::Receiver<bool> {
-        self.log.in_use.subscribe()
-    }
-
-    /// Returns the past of the stream, from the snapshot on that was restored, if any.
-    pub async fn history(&self) -> Result<LogHistory, JetStreamError> {
-        let client = self.log.connection.client();
-        let client = client.ok_or_else(|| JetStreamError::NoAnswer {
-            subject: self.state.token.to_string(),
-            reason: "there is no connection".to_owned(),
-        })?;
-        let names = &self.log.settings.names;
-        let subject = format!(
-            "{}{}",
-            names.subjects().trim_end_matches('>'),
-            self.state.token
-        );
-        let from = self.log.history_from.load(Ordering::Relaxed);
-        let reader = JetStream::new(client)
-            .read(names.stream(), &subject, from)
-            .await?;
-        Ok(LogHistory::new(reader, Arc::clone(&self.state)))
-    }
-}
-
-impl Drop for LogMember {
-    fn drop(&mut self) {
-        let mut members = self.log.members.lock();
-        let is_current = members
-            .get(&self.state.token)
-            .is_some_and(|current| Arc::ptr_eq(current, &self.state));
-        if is_current {
-            members.remove(&self.state.token);
-            drop(members);
-            let released = self.log.ownership.lock().leave(&self.state.token);
-            self.log.releases.lock().extend(released);
-        }
-    }
-}
-
 impl LogState {
+    pub(crate) fn history_from(&self) -> u64 {
+        self.progress.lock().history_from.max(1)
+    }
+
     pub(crate) fn covered(&self) -> u64 {
         // Read before the queues: a message that is taken later is not covered.
         let taken = self.progress.lock().taken;

@@ -45,6 +45,7 @@ pub(crate) struct SharedLogFollower {
     /// The connection to the engine's live socket.
     peer: Option<u64>,
     owner: OwnerState,
+    numbering: Numbering,
 }
 
 /// What an owner has published.
@@ -55,6 +56,13 @@ struct OwnerState {
     told: Option<StreamPosition>,
     /// Since when it has had no connection to the engine.
     disconnected_since: Option<Moment>,
+}
+
+/// Whether a stream can be shared: without numbers, no batch proves what it continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbering {
+    Numbered,
+    Unnumbered,
 }
 
 /// Reasons why the loop beside the engine wakes up.
@@ -105,6 +113,16 @@ impl SharedLogFollower {
             repairs: RepairTimer::default(),
             peer: None,
             owner: OwnerState::default(),
+            numbering: Numbering::Numbered,
+        }
+    }
+
+    /// Returns the present role.
+    fn role(&mut self) -> StreamRole {
+        let role = *self.roles.borrow_and_update();
+        match self.numbering {
+            Numbering::Numbered => role,
+            Numbering::Unnumbered => StreamRole::Alone,
         }
     }
 
@@ -117,7 +135,7 @@ impl SharedLogFollower {
             _ = &mut control.stop => return,
         }
         loop {
-            let role = *self.roles.borrow_and_update();
+            let role = self.role();
             self.stream.driver.set_accepted_record(record_in(role));
             let ended = if role == StreamRole::Follower {
                 self.follow_log(&status, &mut ticks, &mut control).await
@@ -186,7 +204,7 @@ impl SharedLogFollower {
                 EngineWake::Live(event) => self.live_burst(event, || sub.next().now_or_never()),
                 EngineWake::Replay(answer) => self.stream.replay_burst(answer),
                 EngineWake::Role => {
-                    let role = *self.roles.borrow_and_update();
+                    let role = self.role();
                     if role == StreamRole::Follower {
                         return FollowEnd::RoleChanged;
                     }
@@ -250,7 +268,13 @@ impl SharedLogFollower {
             SubEvent::Message { peer, .. } if self.peer != Some(peer) => {
                 self.stream.driver.record_dropped();
             }
-            SubEvent::Message { frames, .. } => self.stream.live(&frames),
+            SubEvent::Message { frames, .. } => {
+                if frames.len() == 2 && self.numbering == Numbering::Numbered {
+                    self.numbering = Numbering::Unnumbered;
+                    self.member.leave();
+                }
+                self.stream.live(&frames);
+            }
             SubEvent::Disconnected { peer, reason } => {
                 if self.peer == Some(peer) {
                     tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, reason, "event stream lost");
@@ -333,7 +357,7 @@ impl SharedLogFollower {
                 LogWake::Log(delivery) => self.log_burst(delivery),
                 LogWake::Replay(answer) => self.stream.replay_burst(answer),
                 LogWake::Role => {
-                    if *self.roles.borrow_and_update() != StreamRole::Follower {
+                    if self.role() != StreamRole::Follower {
                         return FollowEnd::RoleChanged;
                     }
                 }
@@ -400,7 +424,7 @@ impl SharedLogFollower {
 
     fn publish(&self, status: &StatusSender) {
         let mut fresh = self.stream.driver.status();
-        if *self.roles.borrow() == StreamRole::Follower {
+        if *self.roles.borrow() == StreamRole::Follower && self.numbering == Numbering::Numbered {
             fresh.source = Some("nats");
         }
         status.publish(fresh);

@@ -52,6 +52,11 @@ impl TestEngine {
         }
     }
 
+    /// Publishes a batch without a number.
+    pub(crate) fn publish_unnumbered(&self, payload: &[u8]) {
+        self.socket.send(&[Vec::new(), payload.to_vec()]);
+    }
+
     /// Ends the process and starts it anew: its numbers begin with 0, and these are its batches.
     pub(crate) async fn restart(&mut self, batches: Vec<(u64, Vec<u8>)>) {
         let (socket, _) = publisher(&any()).await;

@@ -275,6 +275,25 @@ async fn a_restarted_engine_is_recognised_by_owner_and_followers() {
 }
 
 #[tokio::test]
+async fn every_replica_follows_a_publisher_without_numbers_itself() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let engine = TestEngine::start().await;
+    let replicas = ["a", "b"].map(|name| Replica::start(name, &server.url(), &engine));
+    until_owned(&replicas).await;
+    let holds = |replica: &Replica| replica.index.digest() == engine::truth(&[(0, stored(1))]);
+    let everywhere = async {
+        while !replicas.iter().all(holds) {
+            engine.publish_unnumbered(&stored(1));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let found = tokio::time::timeout(engine::PATIENCE, everywhere).await;
+    assert!(found.is_ok(), "{:?}", replicas[0].log.report());
+    until("both readers", &replicas[0], || engine.subscribers() == 2).await;
+}
+
+#[tokio::test]
 #[contract("DY36")]
 async fn fleets_with_other_names_on_one_server_see_nothing_of_each_other() {
     test_programs::require!(NatsServer);
