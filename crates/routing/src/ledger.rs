@@ -35,7 +35,7 @@ pub use load::{DispatchLoad, PredictedPrompt};
 pub use reservation::{PrefillSample, SpeedSample};
 
 pub(crate) use account::TargetAccount;
-pub(crate) use active::KnownBlocks;
+pub(crate) use active::{KnownBlocks, RetiredNodes};
 pub(crate) use blocks::fingerprint;
 pub(crate) use peers::LoadSource;
 pub(crate) use reservation::PrefillEnd;
@@ -338,6 +338,11 @@ impl Ledger {
         self.usage
             .get(&target)
             .is_some_and(|reading| reading.estimate(self.load(target)) > threshold)
+    }
+
+    /// Returns memory that is no longer used, to be freed without the router's lock.
+    pub(crate) fn take_retired(&mut self) -> Vec<RetiredNodes> {
+        self.active.take_retired()
     }
 
     /// Returns the leading blocks of `blocks` that are active, by target.

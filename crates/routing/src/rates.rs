@@ -12,6 +12,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     ops::RangeInclusive,
+    time::Duration,
 };
 
 use foldhash::fast::FixedState;
@@ -87,6 +88,10 @@ const MOST_SAMPLES: usize = 96;
 /// Below this number each sample is fitted; afterwards every fourth.
 const EAGER: u64 = 64;
 
+/// Time after a sample of a worker for which those of peers are of no use. Fits are expensive, and
+/// peers send as many samples as all of them have requests.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+
 /// The learned speed of every worker. Bounded: one learner per worker that has not been forgotten.
 #[derive(Debug)]
 pub(crate) struct RateTable {
@@ -138,6 +143,14 @@ impl RateTable {
             self.drop_oldest();
         }
         self.anchor();
+    }
+
+    /// Returns whether one more sample of `worker` is of use: at a high rate the latest ones are
+    /// all of the last moment.
+    pub(crate) fn needs_sample(&self, now: Moment, worker: WorkerId) -> bool {
+        self.workers
+            .get(&worker)
+            .is_none_or(|learner| now.since(learner.last_sample) >= SAMPLE_INTERVAL)
     }
 
     fn drop_oldest(&mut self) {

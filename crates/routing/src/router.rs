@@ -192,7 +192,12 @@ impl Router {
     /// it about once a second.
     pub fn tick(&self, now: Moment) -> Vec<ReleasedRequest> {
         self.index.expire(now);
-        self.state.lock().ledger.expire_prefills(now);
+        let retired = {
+            let ledger = &mut self.state.lock().ledger;
+            ledger.expire_prefills(now);
+            ledger.take_retired()
+        };
+        drop(retired);
         self.release(now)
     }
 

@@ -7,7 +7,7 @@
 //! child is the end of a sequence. So there are fewer than twice as many nodes as open
 //! reservations.
 
-use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, mem, sync::Arc};
 
 use kv_blocks::{SequenceHash, Target};
 
@@ -20,7 +20,16 @@ pub(super) struct ActiveBlocks {
     free: Vec<NodeId>,
     /// By namespace and first block.
     roots: BTreeMap<(u64, SequenceHash), NodeId>,
+    /// Tables of bursts that are over: freeing them takes longer than the lock may be held. At most
+    /// one for each burst since they were last taken.
+    retired: Vec<RetiredNodes>,
 }
+
+/// An unused table of nodes.
+#[derive(Debug)]
+pub(crate) struct RetiredNodes(
+    #[allow(dead_code, reason = "it is kept to be dropped")] ChunkedList<SequenceNode>,
+);
 
 /// The node at which a sequence ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +107,11 @@ impl ActiveBlocks {
             self.join_with_only_child(id);
         }
         freed
+    }
+
+    /// Returns unused tables, to be dropped without the router's lock.
+    pub(super) fn take_retired(&mut self) -> Vec<RetiredNodes> {
+        mem::take(&mut self.retired)
     }
 
     /// Returns the leading blocks of a sequence that are active, by target.
@@ -214,7 +228,8 @@ impl ActiveBlocks {
         self.free.push(id);
         if self.free.len() == self.nodes.len() && self.nodes.has_grown() {
             // The table of a burst must not stay allocated.
-            *self = Self::default();
+            self.retired.push(RetiredNodes(mem::take(&mut self.nodes)));
+            self.free = Vec::new();
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct RateLearner {
     pub(super) factor: f64,
     /// When its last first token came, whether or not it was a sample of its speed.
     pub(super) last_seen: Moment,
+    /// When the last sample of its speed came.
+    pub(super) last_sample: Moment,
 }
 
 impl Default for RateLearner {
@@ -41,6 +43,7 @@ impl Default for RateLearner {
             samples: 0,
             factor: 1.0,
             last_seen: Moment::START,
+            last_sample: Moment::START,
         }
     }
 }
@@ -62,7 +65,7 @@ impl RateLearner {
             self.recent_samples
                 .drain(..self.recent_samples.len().saturating_sub(MOST_STALE));
         }
-        self.last_seen = now;
+        (self.last_seen, self.last_sample) = (now, now);
         if self.recent_samples.len() == MOST_RECENT {
             self.recent_samples.pop_front();
         }

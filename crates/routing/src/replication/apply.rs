@@ -5,7 +5,7 @@ use kv_index::SpeculationId;
 
 use super::change::{LoadChange, LoadDigest, LoadPage, OpenLoad, PeerId};
 use crate::{
-    ReleasedRequest, ReservationId, Router, ledger::LoadSource, queue::QueueSettings,
+    ReleasedRequest, ReservationId, Router, SpeedSample, ledger::LoadSource, queue::QueueSettings,
     state::RouterState,
 };
 
@@ -76,7 +76,7 @@ impl Router {
                     let speculation = state.close_of_peer(now, peer, id, &queue);
                     withdrawn.extend(speculation.filter(|_| !prompt_received));
                 }
-                LoadChange::Sample(sample) => state.learn(now, sample),
+                LoadChange::Sample(sample) => state.learn_from_peer(now, sample),
                 LoadChange::Outcome { worker, succeeded } => {
                     state.health.observe(now, worker, succeeded);
                 }
@@ -188,6 +188,13 @@ impl Router {
 }
 
 impl RouterState {
+    fn learn_from_peer(&mut self, now: Moment, mut sample: SpeedSample) {
+        if !self.rates.needs_sample(now, sample.worker) {
+            sample.prefill = None;
+        }
+        self.learn(now, sample);
+    }
+
     fn open_of_peer(
         &mut self,
         now: Moment,

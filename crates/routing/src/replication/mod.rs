@@ -26,6 +26,18 @@
 //! **Bounds.** A change adds O(1) under the router's lock, and no hash chain is copied: it is
 //! shared. Changes, pages and dropped peers are applied in steps of 32 for each hold of the lock.
 //!
+//! **Decisions at the same time.** A decision is unknown to the peers for the exchange delay, so of
+//! N replicas N - 1 may choose a target that one of them just took. In the simulator
+//! (`docs/benchmarks/replicas.md`) this alone changed mean time to first token by less than 2 %,
+//! with delays of 2 ms. Two effects were larger. An engine computes prompts that meet there
+//! together; each router took its first token for that of a lone prefill and learned a slow engine.
+//! So a peer's request withdraws the sample of an own one that was sent shortly before. And each
+//! replica has a wait queue of its own, orders only its own requests, and sees the same target
+//! become free: a target may therefore have the longest backlog once for each replica before it is
+//! closed, which is the backlog that all of them together would leave there. Random times of
+//! release for each replica, in place of that, made no difference beyond the spread of runs: the
+//! loss is the order over all requests, not the requests of one instant.
+//!
 //! ```
 //! use std::sync::Arc;
 //!

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use contract_id::contract;
 use kv_blocks::WorkerId;
 use routing::{
-    AttemptEnd, CacheSource, Method, Policy, PrefixHolder, PromptGrowth, RoutingSection,
+    AttemptEnd, CacheSource, Method, Policy, PrefixHolder, PromptGrowth, Rates, RoutingSection,
     RoutingSettings, SessionKeys, SessionMode, SessionSection,
 };
 
 use super::{Replica, peer, sync};
 use crate::fleet::{TestFleet, TestRequest, at_ms, test_request, tokens};
 
-#[test]
-fn every_replica_learns_the_speed_of_workers_from_all_requests() {
+/// The rates of the sender and of its peer after 20 requests that began this far apart.
+fn rates_after_requests(interval_ms: u64) -> [Rates; 2] {
     let [here, there] = [1, 2].map(|_| Replica::with(1));
     for n in 0..20 {
-        let now = u64::from(n) * 100;
+        let now = u64::from(n) * interval_ms;
         let id = here
             .fleet
             .plan(at_ms(now), &test_request(tokens(n, 70)))
@@ -25,9 +25,21 @@ fn every_replica_learns_the_speed_of_workers_from_all_requests() {
         here.router().done(at_ms(now + 30), id);
         sync(at_ms(now + 30), &here, peer(1), &there);
     }
-    let [ours, theirs] = [&here, &there].map(|replica| replica.router().rates(WorkerId(1)));
+    [&here, &there].map(|replica| replica.router().rates(WorkerId(1)))
+}
+
+#[test]
+fn every_replica_learns_the_speed_of_workers_from_all_requests() {
+    let [ours, theirs] = rates_after_requests(300);
     assert!(theirs.learned);
     assert_eq!(ours, theirs);
+}
+
+/// A fit takes longer than all else that a request changes.
+#[test]
+fn of_many_samples_of_one_worker_a_replica_takes_only_some() {
+    let [ours, theirs] = rates_after_requests(100);
+    assert_eq!((ours.samples, theirs.samples), (20, 7));
 }
 
 #[test]
