@@ -37,7 +37,7 @@ pub(crate) use self::listeners::ListenAddresses;
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
-    index_snapshot::IndexSnapshots,
+    index_snapshot::{self, IndexSnapshots},
     live::{self, LiveConfig, SourceTexts},
     log_queue, stall_watch,
     takeover::{self, InheritedSockets, SocketHandover},
@@ -185,10 +185,7 @@ async fn start_on(
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let snapshots = IndexSnapshots::new(&settings.kv_events.snapshot, &index, clock, &mut registry);
-    let earlier = match &snapshots {
-        Some(snapshots) => snapshots.load().await,
-        None => Vec::new(),
-    };
+    let earlier = index_snapshot::load(snapshots.as_ref()).await;
     let fleet = Arc::new(Fleet::start(
         FleetParts {
             config: FleetConfig::of(&settings),
@@ -287,13 +284,9 @@ async fn start_on(
     if is_takeover {
         wait_for_first_probes(&live, &fleet).await;
     }
-    if let Some(snapshots) = &snapshots {
-        snapshots.wait_for_proofs().await;
-    }
+    index_snapshot::wait_for_proofs(snapshots.as_ref()).await;
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
-    let saving = snapshots
-        .clone()
-        .map(|snapshots| runtime::spawn(snapshots.run(Arc::clone(&fleet), sinks_stopped.clone())));
+    let saving = index_snapshot::spawn(snapshots.as_ref(), &fleet, &sinks_stopped);
     let running = RunningRouter {
         addresses,
         probes: Mutex::new(None),
