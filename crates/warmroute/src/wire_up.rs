@@ -219,10 +219,7 @@ async fn start_on(
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::clone(&parity),
-            counters: DecisionCounters {
-                prefix: Arc::clone(&prefix_counters),
-                kv: Arc::clone(&kv_counters),
-            },
+            counters: decision_counters(&prefix_counters, &kv_counters),
             log: log.clone(),
             spans: exporter.as_ref().map(SpanExporter::queue),
             cache: Arc::clone(&cache),
@@ -282,10 +279,7 @@ async fn start_on(
         cache: Arc::clone(&cache),
         control: Arc::clone(&live) as Arc<dyn Control>,
         metrics: metrics_page(registry, serve_metrics),
-        shutdown: ShutdownParts {
-            drain: drain(&draining, &gateway),
-            takeover: takeover(&handing),
-        },
+        shutdown: shutdown_parts(&draining, &gateway, &handing),
         doctor: doctor(&live, requires_key),
         clock,
     };
@@ -297,9 +291,7 @@ async fn start_on(
     }
     index_snapshot::wait_for_proofs(&loaded).await;
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
-    let saving = snapshots
-        .clone()
-        .map(|snapshots| runtime::spawn(snapshots.run(Arc::clone(&fleet), sinks_stopped.clone())));
+    let saving = index_snapshot::spawn(snapshots.as_ref(), &fleet, &sinks_stopped);
     let running = RunningRouter {
         addresses,
         probes: Mutex::new(None),
@@ -339,6 +331,29 @@ fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
     log_queue::register(&mut registry);
     let stall_task = stall_watch::start(clock, &mut registry);
     (registry, stall_task)
+}
+
+/// Returns the counters of decisions for the request path; the metrics read them too.
+fn decision_counters(
+    prefix: &Arc<PrefixDecisionCounters>,
+    kv: &Arc<KvDecisionCounters>,
+) -> DecisionCounters {
+    DecisionCounters {
+        prefix: Arc::clone(prefix),
+        kv: Arc::clone(kv),
+    }
+}
+
+/// Returns the operators' control of the end of this process.
+fn shutdown_parts(
+    draining: &Arc<DrainProgress>,
+    gateway: &Arc<CurrentGateway>,
+    handing: &Arc<SocketHandover>,
+) -> ShutdownParts {
+    ShutdownParts {
+        drain: drain(draining, gateway),
+        takeover: takeover(handing),
+    }
 }
 
 /// Returns the page of all metrics that were registered.

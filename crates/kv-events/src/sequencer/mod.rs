@@ -43,7 +43,9 @@ pub use continuation::{AcceptedBatch, AcceptedRecord, Continuation, Continuation
 pub use counts::{EventKindCounts, SequencerCounts};
 pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
 use pending::PendingQueue;
-use phase::{Purpose, ReplayProgress, ReplayRetry, ResumeState, SequencerPhase};
+use phase::{
+    PendingResync, Purpose, ReplayProgress, ReplayRetry, ResumeState, Resumption, SequencerPhase,
+};
 
 /// The state machine of one stream.
 #[derive(Debug)]
@@ -62,24 +64,20 @@ pub struct Sequencer {
     pending: PendingQueue,
     batches: Batches,
     last_event_at: Option<Moment>,
-    /// Time and pause of the next attempt after a failed replay; the attempt is a resync.
-    retry: Option<ReplayRetry>,
-    /// A resync is pending, because the caller requested it or a replay failed; until a whole
-    /// replay succeeds.
-    resync_requested: bool,
+    pending_resync: PendingResync,
     /// While a resync repeats batches applied before: the last of them.
     repeated_until: Option<StreamPosition>,
-    resume: ResumeState,
-    /// Whether the index may have a part of the next batch: an earlier process may have been saved
-    /// in the middle of it.
-    next_may_repeat: bool,
+    resumption: Resumption,
     accepted: AcceptedBatches,
 }
 
 impl Sequencer {
     /// Creates the sequencer of a stream without a connection.
     pub fn new(settings: SequencerSettings) -> Self {
-        let resumes = settings.resume.is_some();
+        let resumption = match settings.resume {
+            Some(_) => Resumption::UNPROVEN,
+            None => Resumption::default(),
+        };
         Self {
             pending: PendingQueue::new(settings.max_pending_batches, settings.max_pending_bytes),
             batches: Batches::new(settings.codec),
@@ -91,15 +89,9 @@ impl Sequencer {
             unnumbered: false,
             epoch: 1,
             last_event_at: None,
-            retry: None,
-            resync_requested: false,
+            pending_resync: PendingResync::default(),
             repeated_until: None,
-            resume: if resumes {
-                ResumeState::Unproven
-            } else {
-                ResumeState::Ended
-            },
-            next_may_repeat: resumes,
+            resumption,
             accepted: AcceptedBatches::default(),
         }
     }
@@ -141,7 +133,10 @@ impl Sequencer {
             Input::Tick => {
                 self.batches.tick(&mut actions);
                 if matches!(self.phase, SequencerPhase::Following)
-                    && self.retry.is_some_and(|retry| retry.at <= now)
+                    && self
+                        .pending_resync
+                        .retry
+                        .is_some_and(|retry| retry.at <= now)
                 {
                     self.request_replay(0, Purpose::Resync, &mut actions);
                 }
@@ -152,7 +147,7 @@ impl Sequencer {
 
     fn connected(&mut self, actions: &mut Vec<Action>) {
         self.pending.clear();
-        if self.resume == ResumeState::Unproven && !self.settings.replay {
+        if self.resumption.state == ResumeState::Unproven && !self.settings.replay {
             self.forget(actions);
         }
         self.returning = self.last.is_some() || self.unnumbered;
@@ -187,13 +182,12 @@ impl Sequencer {
             SequencerPhase::Following => self.request_replay(0, Purpose::Resync, actions),
             SequencerPhase::Replaying(_) | SequencerPhase::Connecting => {}
         }
-        self.resync_requested = true;
+        self.pending_resync.requested = true;
     }
 
     /// Marks this life's history as complete.
     fn complete(&mut self) {
-        self.retry = None;
-        self.resync_requested = false;
+        self.pending_resync = PendingResync::default();
     }
 
     fn restart(&mut self, actions: &mut Vec<Action>) {
@@ -207,8 +201,7 @@ impl Sequencer {
     fn forget(&mut self, actions: &mut Vec<Action>) {
         self.last = None;
         self.repeated_until = None;
-        self.resume = ResumeState::Ended;
-        self.next_may_repeat = false;
+        self.resumption = Resumption::default();
         self.batches.forget();
         actions.push(Action::Clear);
     }
@@ -228,7 +221,7 @@ impl Sequencer {
         self.last = Some(position);
         self.batches.apply(payload, actions);
         let repeated = self.repeated_until.take_if(|until| until.seq <= seq);
-        if std::mem::take(&mut self.next_may_repeat) || repeated.is_some() {
+        if std::mem::take(&mut self.resumption.next_may_repeat) || repeated.is_some() {
             actions.push(Action::Loss);
         }
     }

@@ -43,15 +43,41 @@ pub(super) enum Purpose {
     Resync,
 }
 
+/// The continuation of an earlier process's blocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Resumption {
+    pub(super) state: ResumeState,
+    /// Whether the index may have a part of the next batch: the process may have been saved in the
+    /// middle of it.
+    pub(super) next_may_repeat: bool,
+}
+
+impl Resumption {
+    pub(super) const UNPROVEN: Self = Self {
+        state: ResumeState::Unproven,
+        next_may_repeat: true,
+    };
+}
+
 /// How far the continuation of an earlier process's blocks is proven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ResumeState {
     /// There are no such blocks, or they are confirmed.
+    #[default]
     Ended,
     /// The publisher has not shown the batch at their position yet.
     Unproven,
     /// It has, and the batches behind it are being fetched.
     Proven,
+}
+
+/// A resync that is to come; until a whole replay succeeds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PendingResync {
+    /// Time and pause of the next attempt after a failed replay; the attempt is a resync.
+    pub(super) retry: Option<ReplayRetry>,
+    /// Whether the caller requested it, or a replay failed.
+    pub(super) requested: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -33,7 +33,7 @@ impl Sequencer {
                 if last.is_some_and(|last| seq < last.seq) {
                     return;
                 }
-                if self.resume == ResumeState::Unproven
+                if self.resumption.state == ResumeState::Unproven
                     && !self.prove_resumption(seq, payload, actions)
                 {
                     return;
@@ -81,7 +81,7 @@ impl Sequencer {
             return self.continue_replay(replay, actions);
         }
         match replay.purpose {
-            Purpose::Recognise if self.resume == ResumeState::Unproven => {
+            Purpose::Recognise if self.resumption.state == ResumeState::Unproven => {
                 self.drop_resumption(actions);
             }
             Purpose::Recognise => self.request_replay(0, Purpose::Rebirth, actions),
@@ -99,7 +99,8 @@ impl Sequencer {
                 self.phase = SequencerPhase::Following;
                 self.confirm_resumption(actions);
                 self.drain(actions, replay.requested_after);
-                if self.resync_requested && matches!(self.phase, SequencerPhase::Following) {
+                if self.pending_resync.requested && matches!(self.phase, SequencerPhase::Following)
+                {
                     self.request_replay(0, Purpose::Resync, actions);
                 }
             }
@@ -115,13 +116,13 @@ impl Sequencer {
         if replay.received >= LONG {
             return self.continue_replay(replay, actions);
         }
-        if self.resume == ResumeState::Unproven {
+        if self.resumption.state == ResumeState::Unproven {
             self.forget(actions);
             self.returning = false;
         }
         self.confirm_resumption(actions);
-        self.retry = Some(ReplayRetry::after(self.retry, now));
-        self.resync_requested = true;
+        self.pending_resync.retry = Some(ReplayRetry::after(self.pending_resync.retry, now));
+        self.pending_resync.requested = true;
         self.phase = SequencerPhase::Following;
         // It is better to continue with a loss than to stop; the retry starts over.
         self.drain(actions, u64::MAX);

@@ -35,7 +35,7 @@ impl Sequencer {
                 ..
             }) => StreamState::Gapped,
             SequencerPhase::Replaying(_) => StreamState::Replaying,
-            SequencerPhase::Following if self.retry.is_some() => StreamState::Stale,
+            SequencerPhase::Following if self.pending_resync.retry.is_some() => StreamState::Stale,
             SequencerPhase::Following => StreamState::Live,
         }
     }
@@ -56,7 +56,7 @@ impl Sequencer {
     pub fn position(&self) -> Option<StreamPosition> {
         let continues = self.settings.replay
             && self.repeated_until.is_none()
-            && self.resume != ResumeState::Unproven;
+            && self.resumption.state != ResumeState::Unproven;
         self.last.filter(|_| continues)
     }
 

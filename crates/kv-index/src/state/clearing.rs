@@ -76,7 +76,7 @@ impl IndexState {
         core.unassign(slot);
         let owner = self.targets.get_mut(slot);
         if !owner.is_credited() {
-            (owner.trusted, owner.unproven) = (true, false);
+            (owner.trusted, owner.resumption.unproven) = (true, false);
             core.set_untrusted(slot, false);
         }
         self.begin(slot, &ClearScope::All);

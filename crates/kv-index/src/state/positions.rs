@@ -9,38 +9,41 @@ impl IndexState {
     /// Records the batch up to which all updates of a target are applied.
     pub(crate) fn note_position(&mut self, target: Target, position: Option<StreamPosition>) {
         if let Some(slot) = self.targets.find(target) {
-            self.targets.get_mut(slot).position = position;
+            self.targets.get_mut(slot).resumption.position = position;
         }
     }
 
     /// Records that other publishers than the engine have a part in a target's content.
     pub(crate) fn note_shared(&mut self, target: Target) {
         if let Some(slot) = self.targets.find(target) {
-            self.targets.get_mut(slot).shared = true;
+            self.targets.get_mut(slot).resumption.shared = true;
         }
     }
 
     /// Returns the position at which a target's unproven blocks must be continued.
     pub(crate) fn resume_position(&self, target: Target) -> Option<StreamPosition> {
         let owner = self.targets.get(self.targets.find(target)?);
-        owner.position.filter(|_| owner.unproven)
+        owner
+            .resumption
+            .position
+            .filter(|_| owner.resumption.unproven)
     }
 
     /// Returns the targets whose blocks are not proven.
     pub(crate) fn unproven(&self) -> Vec<Target> {
         let slots = self.targets.iter();
-        let unproven = slots.filter(|(_, slot)| self.targets.get(*slot).unproven);
+        let unproven = slots.filter(|(_, slot)| self.targets.get(*slot).resumption.unproven);
         unproven.map(|(target, _)| target).collect()
     }
 
     /// Withholds the credit for a target's blocks until [`IndexState::confirm`].
     pub(super) fn await_proof(&mut self, core: &SharedIndex, slot: u32, at: StreamPosition) {
         let owner = self.targets.get_mut(slot);
-        owner.position = Some(at);
+        owner.resumption.position = Some(at);
         if owner.is_credited() {
             core.set_untrusted(slot, true);
         }
-        owner.unproven = true;
+        owner.resumption.unproven = true;
     }
 
     /// Credits a target's unproven blocks. Returns whether predictions may stand beside them.
@@ -49,7 +52,7 @@ impl IndexState {
             return false;
         };
         let owner = self.targets.get_mut(slot);
-        let was_unproven = std::mem::take(&mut owner.unproven);
+        let was_unproven = std::mem::take(&mut owner.resumption.unproven);
         if was_unproven && owner.trusted {
             core.set_untrusted(slot, false);
         }
@@ -73,7 +76,7 @@ impl IndexState {
     /// has chunks, which are not saved.
     pub(super) fn position_to_save(&self, slot: u32) -> Option<StreamPosition> {
         let owner = self.targets.get(slot);
-        let continues = !owner.shared && !self.chunks.has_any(slot);
-        owner.position.filter(|_| continues)
+        let continues = !owner.resumption.shared && !self.chunks.has_any(slot);
+        owner.resumption.position.filter(|_| continues)
     }
 }

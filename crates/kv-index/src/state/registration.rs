@@ -76,7 +76,7 @@ impl IndexState {
         };
         let Some(slot) = slot else { return false };
         let before = std::mem::replace(&mut self.targets.get_mut(slot).trusted, trusted);
-        if before != trusted && !self.targets.get(slot).unproven {
+        if before != trusted && !self.targets.get(slot).resumption.unproven {
             core.set_untrusted(slot, !trusted);
         }
         trusted && !before

@@ -30,6 +30,20 @@ impl OwnBlockSize {
     }
 }
 
+/// What another process needs to continue a target's stream, and what this one needs to continue an
+/// earlier process's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ResumptionState {
+    /// The batch of its stream up to which all updates are applied, if another process could
+    /// continue there.
+    pub(crate) position: Option<StreamPosition>,
+    /// Whether its blocks are from an earlier process, and its stream has not proven yet that it
+    /// continues at `position`.
+    pub(crate) unproven: bool,
+    /// Whether other publishers than the engine have had a part in its content.
+    pub(crate) shared: bool,
+}
+
 /// One target.
 #[derive(Debug)]
 pub(crate) struct TargetState {
@@ -49,14 +63,7 @@ pub(crate) struct TargetState {
     /// Confirmed blocks in any tier.
     pub(crate) block_count: u64,
     pub(crate) copies: Copies,
-    /// The batch of its stream up to which all updates are applied, if another process could
-    /// continue there.
-    pub(crate) position: Option<StreamPosition>,
-    /// Whether its blocks are from an earlier process, and its stream has not proven yet that it
-    /// continues at `position`.
-    pub(crate) unproven: bool,
-    /// Whether other publishers than the engine have had a part in its content.
-    pub(crate) shared: bool,
+    pub(crate) resumption: ResumptionState,
 }
 
 impl TargetState {
@@ -71,15 +78,13 @@ impl TargetState {
             blocks: [0; Tier::ALL.len()],
             block_count: 0,
             copies: Copies::default(),
-            position: None,
-            unproven: false,
-            shared: false,
+            resumption: ResumptionState::default(),
         }
     }
 
     /// Returns whether lookups credit its announced blocks.
     pub(crate) fn is_credited(&self) -> bool {
-        self.trusted && !self.unproven
+        self.trusted && !self.resumption.unproven
     }
 }
 
@@ -142,14 +147,17 @@ impl TargetTable {
             ref model,
             block_size,
             trusted,
-            shared,
+            resumption,
             ..
         } = *self.get(slot);
         let fresh = self.add(TargetState {
             model: model.clone(),
             block_size: block_size.map(OwnBlockSize::to_expected),
             trusted,
-            shared,
+            resumption: ResumptionState {
+                shared: resumption.shared,
+                ..ResumptionState::default()
+            },
             ..TargetState::new(target)
         })?;
         self.get_mut(slot).retired = true;

@@ -26,7 +26,7 @@ use net::Clock;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use supervision::Task;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 
 use self::file::RejectedSnapshot;
 use self::{
@@ -55,6 +55,26 @@ pub(crate) struct IndexSnapshots {
     saving: Mutex<()>,
 }
 
+/// Loads the file, if one is configured and there, into the empty index. Returns the workers in it.
+pub(crate) async fn load(snapshots: Option<&Arc<IndexSnapshots>>) -> Vec<NumberedWorker> {
+    match snapshots {
+        Some(snapshots) => snapshots.load().await,
+        None => Vec::new(),
+    }
+}
+
+/// Starts the task that saves at each interval until `stop`.
+pub(crate) fn spawn(
+    snapshots: Option<&Arc<IndexSnapshots>>,
+    fleet: &Arc<Fleet>,
+    stop: &watch::Receiver<bool>,
+) -> Option<JoinHandle<()>> {
+    let snapshots = Arc::clone(snapshots?);
+    Some(runtime::spawn(
+        snapshots.run(Arc::clone(fleet), stop.clone()),
+    ))
+}
+
 impl IndexSnapshots {
     /// Registers the metrics; `None` if no file is configured.
     pub(crate) fn new(
@@ -76,8 +96,7 @@ impl IndexSnapshots {
         }))
     }
 
-    /// Loads the file, if there is one, into the empty index. Returns the workers in it.
-    pub(crate) async fn load(self: &Arc<Self>) -> Vec<NumberedWorker> {
+    async fn load(self: &Arc<Self>) -> Vec<NumberedWorker> {
         let this = Arc::clone(self);
         let loaded = runtime::spawn_blocking(move || this.load_now()).await;
         loaded.unwrap_or_else(|error| {
@@ -117,7 +136,7 @@ impl IndexSnapshots {
     }
 
     /// Saves at each interval until stopped.
-    pub(crate) async fn run(self: Arc<Self>, fleet: Arc<Fleet>, mut stop: watch::Receiver<bool>) {
+    async fn run(self: Arc<Self>, fleet: Arc<Fleet>, mut stop: watch::Receiver<bool>) {
         let mut task = Task::new("index_snapshot");
         let saving = async {
             // An attempt has no state of its own: it begins with another pause.

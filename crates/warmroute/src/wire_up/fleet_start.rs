@@ -107,8 +107,5 @@ async fn earlier_workers(
     if let Some(copied) = peer_snapshot::load(settings, index).await {
         return copied;
     }
-    match snapshots {
-        Some(snapshots) => snapshots.load().await,
-        None => Vec::new(),
-    }
+    index_snapshot::load(snapshots).await
 }

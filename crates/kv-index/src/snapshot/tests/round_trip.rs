@@ -128,7 +128,8 @@ fn sample() -> impl Strategy<Value = SampleContent> {
         common,
         proven,
     }));
-    let position = option::of((any::<u64>(), any::<u64>()));
+    let position = (any::<u64>(), any::<u64>());
+    let position = option::of(position.prop_map(|(seq, digest)| StreamPosition { seq, digest }));
     let target = (text(), vec(1..=65_536_u64, 0..8), member, position);
     let space = (text(), text(), any::<bool>());
     (vec(space, 3), vec(target, 0..4), vec(draft(), 0..12)).prop_map(|(spaces, targets, drafts)| {
@@ -150,21 +151,19 @@ fn sample() -> impl Strategy<Value = SampleContent> {
                 },
             }
         };
-        let target = |(slot, (model, sizes, member, position)): (
-            u32,
-            (_, Vec<u64>, _, Option<(u64, u64)>),
-        )| TargetRecord {
-            slot: slot * 1000,
-            target: Target {
-                worker: WorkerId(u32::MAX - slot),
-                rank: DpRank(slot),
-            },
-            model,
-            block_size: sizes.first().map(|tokens| size(*tokens)),
-            block_sizes: sizes.into_iter().map(size).collect(),
-            member,
-            position: position.map(|(seq, digest): (u64, u64)| StreamPosition { seq, digest }),
-        };
+        let target =
+            |(slot, (model, sizes, member, position)): (u32, (_, Vec<u64>, _, _))| TargetRecord {
+                slot: slot * 1000,
+                target: Target {
+                    worker: WorkerId(u32::MAX - slot),
+                    rank: DpRank(slot),
+                },
+                model,
+                block_size: sizes.first().map(|tokens| size(*tokens)),
+                block_sizes: sizes.into_iter().map(size).collect(),
+                member,
+                position,
+            };
         let targets: Vec<TargetRecord> = (0..).zip(targets).map(target).collect();
         let runs = fitted(drafts, &targets);
         SampleContent {
