@@ -206,42 +206,19 @@ fn prediction_settings_warn_while_events_are_followed() {
 }
 
 #[test]
-fn replica_settings_are_off_and_refused_where_not_built() {
-    let serve = [
-        "serve",
-        "-w",
-        "http://127.0.0.1:1",
-        "--port",
-        "0",
-        "--admin-listen",
-        "127.0.0.1:0",
-    ];
-    for (flag, key, value, message) in [(
-        vec!["--router-snapshot-threshold", "0"],
-        "replicas.nats.snapshot_threshold",
-        "0",
-        "at least 1",
-    )] {
-        let by_flag = Program::finish(&[&serve[..], &flag].concat());
-        assert_eq!(by_flag.code, Some(2), "{flag:?}: {}", by_flag.stderr);
-        assert!(
-            by_flag.stderr.contains(flag[0]) && by_flag.stderr.contains(message),
-            "{}",
-            by_flag.stderr
-        );
-        let variable = format!("WARMROUTE_{}", key.to_uppercase().replace('.', "__"));
-        let by_variable = Program::finish_with_env(&serve, &[(&variable, value)]);
-        assert_eq!(
-            by_variable.code,
-            Some(78),
-            "{variable}: {}",
-            by_variable.stderr
-        );
-        assert!(
-            by_variable.stderr.contains(key) && by_variable.stderr.contains(message),
-            "{}",
-            by_variable.stderr
-        );
+#[contract("DY8", "DY9", "DY10")]
+fn replica_settings_are_off_by_default_and_a_single_router_has_nothing_to_reset() {
+    let serve = ["serve", "-w", "http://127.0.0.1:1", "--port", "0"];
+    let none = ["--router-snapshot-threshold", "0"];
+    let by_flag = Program::finish(&[&serve[..], &none].concat());
+    assert_eq!(by_flag.code, Some(2), "{}", by_flag.stderr);
+    let key = "replicas.nats.snapshot_threshold";
+    let variable = format!("WARMROUTE_{}", key.to_uppercase().replace('.', "__"));
+    let by_variable = Program::finish_with_env(&serve, &[(&variable, "0")]);
+    assert_eq!(by_variable.code, Some(78), "{}", by_variable.stderr);
+    for (refused, name) in [(by_flag, none[0]), (by_variable, key)] {
+        let text = refused.stderr;
+        assert!(text.contains(name) && text.contains("at least 1"), "{text}");
     }
     let engine = Program::engine(&[]);
     // A single router keeps no state over a restart, so it always starts fresh, and it warns about

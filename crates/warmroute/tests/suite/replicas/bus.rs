@@ -2,8 +2,13 @@
 
 use contract_id::contract;
 
-use super::group::{Link, RouterGroup, engines, states};
-use crate::harness::{RouterQueries, eventually};
+use serde_json::json;
+
+use super::group::{Link, RouterGroup, engines, report, states};
+use crate::{
+    harness::{Program, RawClient, RouterQueries, eventually},
+    nats_server::NatsServer,
+};
 
 #[test]
 #[contract("F52", "F53")]
@@ -43,6 +48,42 @@ fn requests_go_on_without_the_bus_and_load_agrees_again_after_its_return() {
     eventually("the load to end", || {
         (group.in_flight(1, "a") + group.in_flight(1, "b") == 0).then_some(())
     });
+}
+
+/// The reference's command lines for one, two and three replicas, on free ports.
+#[test]
+#[contract("DY8", "DY20", "DY23")]
+fn the_flags_of_the_reference_start_replicas_that_share_load_over_the_server_of_the_environment() {
+    let (_engines, workers) = engines(1, &[]);
+    let server = NatsServer::start_with_store();
+    let url = server.url();
+    let flags = ["--router-mode", "kv", "--router-replica-sync"];
+    let start = || {
+        let router = Program::serve_with_env(&workers, &flags, &[("NATS_SERVER", &url)]);
+        router.ready(1)
+    };
+    let routers = [start(), start(), start()];
+    for router in &routers {
+        eventually("three replicas", || {
+            (states(router) == ["live", "live", "live"]).then_some(())
+        });
+        let report = report(router);
+        assert_eq!(
+            (&report["mode"], &report["load_sync"]),
+            (&"nats".into(), &true.into())
+        );
+    }
+    let body = json!({
+        "model": "sim", "max_tokens": 20_000, "ignore_eos": true, "stream": true,
+        "messages": [{"role": "user", "content": "hello"}],
+    });
+    let mut stream = RawClient::chat(&routers[0].data(), &body);
+    let _begun = stream.read_until("data: ");
+    for router in &routers {
+        eventually("the stream to count in every router", || {
+            (router.workers()[0]["load"]["in_flight"] == 1).then_some(())
+        });
+    }
 }
 
 #[test]
