@@ -4,20 +4,16 @@
 //! cargo run --release -p routing --features lock-observer --example load_sync_cost
 //! ```
 //!
-//! Times of a call and of a hold of the router's lock, by the clock; the longest hold has what other programs took, too.
-//! Memory is what the process grew by.
+//! All times are the thread's processor time, so that other programs do not count. The allocator returns freed memory to
+//! the system now and then, in the middle of a hold; `MALLOC_TRIM_THRESHOLD_=10000000000` keeps glibc from it. Memory is
+//! what the process grew by.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
     reason = "it is there to measure and to print"
 )]
 
-use std::{
-    cell::RefCell,
-    fs,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{cell::RefCell, fs, sync::Arc, time::Duration};
 
 use kv_blocks::{DpRank, Moment, SequenceHash, Target, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
@@ -25,6 +21,7 @@ use routing::{
     DispatchLoad, LoadChange, LoadPage, LockEvent, OpenLoad, PeerId, PrefillSample, ReservationId,
     Router, RoutingSettings, SequenceBlocks, SpeedSample, observe_lock,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 const WORKERS: u32 = 2_000;
 const BLOCKS: u64 = 63;
@@ -36,13 +33,13 @@ const MESSAGE: usize = 64;
 const OPEN: u64 = 20_000;
 
 thread_local! {
-    static HOLDS: RefCell<(Option<Instant>, Vec<Duration>)> = RefCell::default();
+    static HOLDS: RefCell<(Option<Duration>, Vec<Duration>)> = RefCell::default();
 }
 
 fn note(event: LockEvent) {
     HOLDS.with_borrow_mut(|(taken, holds)| match event {
-        LockEvent::Acquired => *taken = Some(Instant::now()),
-        LockEvent::Released => holds.extend(taken.take().map(|then| then.elapsed())),
+        LockEvent::Acquired => *taken = Some(thread_cpu()),
+        LockEvent::Released => holds.extend(taken.take().map(|then| thread_cpu() - then)),
     });
 }
 
@@ -92,9 +89,9 @@ fn main() {
 
 fn measure(name: &str, changes: u64, act: impl FnOnce()) {
     HOLDS.with_borrow_mut(|(_, holds)| holds.clear());
-    let started = Instant::now();
+    let started = thread_cpu();
     act();
-    let each = started.elapsed().as_secs_f64() * 1e6 / changes as f64;
+    let each = (thread_cpu() - started).as_secs_f64() * 1e6 / changes as f64;
     let mut holds = HOLDS.with_borrow(|(_, holds)| holds.clone());
     holds.sort_unstable();
     let at = |share: usize| {
@@ -109,6 +106,14 @@ fn measure(name: &str, changes: u64, act: impl FnOnce()) {
         at(99),
         at(100)
     );
+}
+
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }
 
 fn target(number: u64) -> Target {
