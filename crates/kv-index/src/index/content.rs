@@ -136,7 +136,7 @@ impl KvIndex {
     ///
     /// Everything is read and checked before the lock is taken; meanwhile the content takes memory
     /// of its own, bounded by the memory budget as the bytes read are. Then updates wait for some
-    /// 300 to 700 ns a block, lookups do not.
+    /// 200 to 400 ns a block, lookups do not.
     ///
     /// # Errors
     ///
