@@ -12,6 +12,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pard
 from chats import text_of
 
 from http_client import Cut, Refused, exchange
+from routers import ROUTERS
 
 # Bytes of the instructions that all conversations share, of a first question and of a later one.
 INSTRUCTIONS, FIRST_QUESTION, QUESTION = 1_500, 3_000, 400
@@ -78,7 +79,7 @@ class Load:
             for turn in range(draw.randint(self.args.turns // 2, self.args.turns)):
                 text = text_of(draw.getrandbits(60), QUESTION if turn else FIRST_QUESTION)
                 messages.append({"role": "user", "content": text})
-                answer = await self.turn(messages, turn, (number + turns) % len(self.routers[:3]))
+                answer = await self.turn(messages, turn, (number + turns) % ROUTERS)
                 turns += 1
                 if answer is None or self.stopped.is_set():
                     break
@@ -93,15 +94,14 @@ class Load:
         }
         body = json.dumps(body).encode()
         for attempt in range(ATTEMPTS):
-            at = (router + attempt) % 3
+            at = (router + attempt) % ROUTERS
             started = time.monotonic()
             try:
                 reply = await exchange(self.routers[at].data, "POST", "/v1/chat/completions", body)
                 answer, usage = answer_of(*reply)
             except (Refused, Cut, BadReply) as error:
-                kind = type(error).__name__.lower()
-                self.failures.append(Failure(started, time.monotonic(), at, kind, str(error)))
-                if attempt % 3 == 2:
+                self.failures.append(Failure(started, time.monotonic(), at, error.kind, str(error)))
+                if at == (router - 1) % ROUTERS:
                     await asyncio.sleep(PAUSE)
                 continue
             details = usage.get("prompt_tokens_details") or {}
@@ -117,9 +117,10 @@ class Load:
 
     def rows(self, origin):
         """Returns everything that the clients saw, with times from `origin` on."""
+
         def shifted(row):
-            row = asdict(row)
-            return {**row, "started": round(row["started"] - origin, 3), "ended": round(row["ended"] - origin, 3)}
+            times = {"started": round(row.started - origin, 3), "ended": round(row.ended - origin, 3)}
+            return {**asdict(row), **times}
 
         return {"turns": [shifted(row) for row in self.turns], "failures": [shifted(row) for row in self.failures]}
 
@@ -127,11 +128,15 @@ class Load:
 class BadReply(Exception):
     """A whole reply that is not an answer."""
 
+    def __init__(self, kind, what):
+        super().__init__(what)
+        self.kind = kind
+
 
 def answer_of(status, fields, body):
     """Returns the text and the usage of a streamed chat."""
     if status != 200:
-        raise BadReply(f"status {status}: {body[:300].decode(errors='replace')}")
+        raise BadReply(f"status {status}", body[:300].decode(errors="replace"))
     text, usage, done = [], None, False
     for line in body.split(b"\n"):
         if not line.startswith(b"data:"):
@@ -141,10 +146,10 @@ def answer_of(status, fields, body):
             continue
         event = json.loads(line[5:])
         if "error" in event:
-            raise BadReply(f"error event: {json.dumps(event)[:300]}")
+            raise BadReply("error event", json.dumps(event)[:300])
         for choice in event["choices"]:
             text.append(choice["delta"].get("content") or "")
         usage = event.get("usage") or usage
     if not done or usage is None or "x-warmroute-predicted-cached-tokens" not in fields:
-        raise BadReply(f"no end, usage or prediction: {body[-200:].decode(errors='replace')}")
+        raise BadReply("not a chat", f"no end, usage or prediction: {body[-200:].decode(errors='replace')}")
     return "".join(text), usage

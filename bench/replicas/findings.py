@@ -4,6 +4,8 @@ import statistics
 
 # A killed router is as good as the others when it has this share of their hit rate, over a window, in seconds.
 GOOD, WINDOW, STEP, GOAL = 0.95, 2.0, 0.5, 10.0
+# How attempts at a killed router may fail; with the status, before the next process is ready.
+EXCUSED = ("refused", "cut", "status 503")
 # Fewest follow-up turns in a window that say anything.
 FEWEST = 4
 # Periods after a kill, in seconds, over which the hit rates of all kills are added up.
@@ -25,7 +27,7 @@ def failures(load, routers):
     """Returns the attempts that failed while their router was killed or not ready again, and all others."""
     excused, others = {}, []
     for failure in load.failures:
-        if routers[failure.router].was_down(failure.started, failure.ended):
+        if failure.kind in EXCUSED and routers[failure.router].was_down(failure.started, failure.ended):
             excused[failure.kind] = excused.get(failure.kind, 0) + 1
         else:
             others.append(failure)
@@ -63,7 +65,7 @@ def recoveries(load, routers, end):
                 in_window = between(own, since, since + WINDOW)
                 compared = between(others, since, since + WINDOW)
                 if len(in_window) >= FEWEST and compared and hit_rate(in_window) >= GOOD * hit_rate(compared):
-                    good = step * STEP
+                    good = round(max(step * STEP, ready - killed), 2)
                     break
             rows.append({
                 "killed": killed, "router": at, "ready_s": round(ready - killed, 2) if ready else None,

@@ -10,9 +10,13 @@ REPLY_LIMIT, REPLY_BYTES = 60, 64 << 20
 class Refused(Exception):
     """Nothing accepted the connection."""
 
+    kind = "refused"
+
 
 class Cut(Exception):
     """The connection ended, or stood still, before the reply was whole."""
+
+    kind = "cut"
 
 
 async def exchange(port, method, path, body=b""):

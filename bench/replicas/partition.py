@@ -7,6 +7,8 @@ PIECE = 1 << 16
 
 
 class CuttableProxy:
+    """Forwards the connections of one port to another, on loopback."""
+
     def __init__(self, port, target):
         self.port, self.target = port, target
         self.healed = asyncio.Event()
@@ -29,7 +31,7 @@ class CuttableProxy:
             await self.healed.wait()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
             await asyncio.gather(self.forward(reader, far_writer), self.forward(far_reader, writer))
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             pass
         finally:
             writer.close()

@@ -17,7 +17,7 @@ ROUTERS, ENGINES = 3, 8
 # Longest time until a program answers, and until routers that are idle agree, in seconds.
 START_LIMIT, AGREE_LIMIT = 60, 60
 # Metrics of replicas and of the event log that are added up over all processes of a router.
-COUNTERS = ("warmroute_replica_", "warmroute_bus_", "warmroute_panics", "warmroute_restarts")
+COUNTERS = ("warmroute_replica_", "warmroute_event_log_", "warmroute_task_panics")
 
 
 class Ports:
@@ -70,6 +70,16 @@ class Router:
     def was_down(self, since, until):
         """Returns whether the router did not run, or was not ready, at any time of this period."""
         return any(killed <= until and (ready is None or ready >= since) for killed, ready in self.outages)
+
+    def warnings(self):
+        """Returns how often each warning and error is in the log."""
+        counts = {}
+        with open(self.log, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if '"level":"WARN"' in line or '"level":"ERROR"' in line:
+                    message = json.loads(line)["fields"].get("message", line[:100])
+                    counts[message] = counts.get(message, 0) + 1
+        return counts
 
     async def digest(self):
         """Returns the digest of each target, those without blocks aside."""
@@ -169,20 +179,22 @@ class Installation:
     async def until_agreed(self, routers, expected=None):
         """Waits until the routers have no load and one digest, that of `expected` if given; returns what they have."""
         started = time.monotonic()
+        equal = without_load = None
         while True:
             digests = [await router.digest() for router in routers]
-            loads = {router.name: await router.in_flight() for router in routers}
-            loads = {name: load for name, load in loads.items() if load}
+            loads = {router.name: load for router in routers if (load := await router.in_flight())}
             wanted = digests[0] if expected is None else expected
             differing = [router.name for router, digest in zip(routers, digests) if digest != wanted]
-            seconds = time.monotonic() - started
+            seconds = round(time.monotonic() - started, 1)
+            without_load = None if loads else without_load or seconds
+            equal = None if differing else equal or seconds
             if (not differing and not loads and wanted) or seconds > AGREE_LIMIT:
                 return {
-                    "seconds": round(seconds, 1), "differing": differing, "load": loads, "digest": wanted,
-                    "blocks": sum(row[3] for row in wanted),
+                    "equal_s": equal, "without_load_s": without_load, "differing": differing, "load": loads,
+                    "digest": wanted, "blocks": sum(row[3] for row in wanted),
                     "digests": dict(zip([router.name for router in routers], digests)) if differing else {},
                 }
-            await self.pause(0.2)
+            await self.pause(0.1)
 
     async def until_answered(self, port, path, what):
         limit = time.monotonic() + START_LIMIT

@@ -168,6 +168,9 @@ class Run:
             await router.until_ready(started, asyncio.sleep)
         results["seconds_to_ready_after_all"] = [round(router.seconds_to_ready[-1], 2) for router in self.routers]
         await self.agree("after_all_killed", self.routers, agreed["digest"])
+        results["warnings"] = {}
+        for router in self.routers:
+            add_counters(results["warnings"], router.warnings())
 
     async def agree(self, name, routers, expected=None):
         agreed = await self.installation.until_agreed(routers, expected)
@@ -175,7 +178,8 @@ class Run:
         self.promise(not agreed["differing"], f"{name}: digests of {', '.join(agreed['differing'])} differ")
         self.promise(not agreed["load"], f"{name}: load is left: {json.dumps(agreed['load'])}")
         self.promise(agreed["blocks"], f"{name}: the index is empty")
-        self.say(f"{name}: {agreed['blocks']} blocks, {agreed['seconds']} s until equal digests and no load")
+        times = f"equal after {agreed['equal_s']} s, without load after {agreed['without_load_s']} s"
+        self.say(f"{name}: {agreed['blocks']} blocks, {times}")
         return agreed
 
     async def replicas(self, router):

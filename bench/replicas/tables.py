@@ -1,5 +1,8 @@
 """The findings of a run as tables."""
 
+# Counters that say nothing about faults.
+USUAL = ("replica_bytes", "replica_messages", 'outcome="published"', 'outcome="received"')
+
 
 def printed(results):
     parts = [table(("what", "value"), summary(results))]
@@ -46,12 +49,15 @@ def summary(results):
         found = results[name]
         yield f"equal digests, {what}", (
             f"no: {', '.join(found['differing'])}" if found["differing"]
-            else f"yes, {found['blocks']} blocks, after {found['seconds']} s"
+            else f"yes, {found['blocks']} blocks, after {found['equal_s']} s"
         )
-    yield "from start to ready after all were killed, s", results["seconds_to_ready_after_all"]
+        yield f"no load left, {what}", "no" if found["load"] else f"yes, after {found['without_load_s']} s"
+    yield "from start to ready after all were killed, s", ", ".join(map(str, results["seconds_to_ready_after_all"]))
     for name, value in sorted(results["counters"].items()):
-        if value and not name.startswith(("warmroute_replica_bytes", "warmroute_replica_messages")):
+        if value and not any(part in name for part in USUAL):
             yield name, int(value)
+    for message, count in sorted(results["warnings"].items()):
+        yield f"warning: {message}", count
 
 
 def table(head, rows):
