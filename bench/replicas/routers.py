@@ -15,7 +15,9 @@ from http_client import get_json, get_text, status_of
 
 ROUTERS, ENGINES = 3, 8
 # Longest time until a program answers, and until routers that are idle agree, in seconds.
-START_LIMIT, AGREE_LIMIT = 60, 60
+START_LIMIT, AGREE_LIMIT = 60, 30
+# Time without a change after which a router has read what there is, in seconds.
+STEADY = 2
 # Metrics of replicas and of the event log that are added up over all processes of a router.
 COUNTERS = ("warmroute_replica_", "warmroute_event_log_", "warmroute_task_panics")
 
@@ -88,6 +90,12 @@ class Router:
             (row["worker"], row["dp_rank"], row["tier"], row["blocks"], row["digest"])
             for row in reply["targets"] if row["blocks"]
         )
+
+    async def blocks(self):
+        """Returns every block that the index holds, with its holder."""
+        text = await get_text(self.admin, "/admin/kv-index/dump")
+        rows = (json.loads(line) for line in text.splitlines())
+        return {(row["worker"], row["tier"], row["hash"]) for row in rows}
 
     async def in_flight(self):
         """Returns the open load of every worker that has any."""
@@ -174,6 +182,11 @@ class Installation:
         router = self.router(ROUTERS, {"mode": "none"})
         self.routers.append(router)
         await self.restart(router)
+        digest, since = None, time.monotonic()
+        while time.monotonic() - since < STEADY:
+            if digest != (digest := await router.digest()):
+                since = time.monotonic()
+            await self.pause(0.1)
         return router
 
     async def until_agreed(self, routers, expected=None):
@@ -195,6 +208,23 @@ class Installation:
                     "digests": dict(zip([router.name for router in routers], digests)) if differing else {},
                 }
             await self.pause(0.1)
+
+    async def differences(self, routers, reference):
+        """Returns how many blocks of each engine only the routers have, and only the reference."""
+        wanted, rows = await reference.blocks(), []
+        for router in routers:
+            found = await router.blocks()
+            for number, port in enumerate(self.ports.engines):
+                engine = f"engine-{number}"
+                more = sum(block[0] == engine for block in found - wanted)
+                less = sum(block[0] == engine for block in wanted - found)
+                if more or less:
+                    stats = await get_json(port, "/sim/stats")
+                    rows.append({
+                        "router": router.name, "engine": engine, "more": more, "less": less,
+                        "index": sum(block[0] == engine for block in found), "in_engine": stats["blocks_cached"],
+                    })
+        return rows
 
     async def until_answered(self, port, path, what):
         limit = time.monotonic() + START_LIMIT

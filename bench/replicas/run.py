@@ -152,10 +152,13 @@ class Run:
     async def hold_end_to_promises(self):
         """Compares the indexes of idle routers, of a fresh one, and of all of them after all were killed."""
         installation, results = self.installation, self.results
-        agreed = await self.agree("idle", self.routers)
+        await self.agree("idle", self.routers)
         results["replicas"] = [await self.replicas(router) for router in self.routers]
+        # What the engines' whole history says: the reference for all that follows.
         fresh = await installation.start_fresh()
-        await self.agree("fresh", [fresh], agreed["digest"])
+        wanted = await fresh.digest()
+        await self.agree("fresh", self.routers, wanted)
+        results["differences"] = await installation.differences(self.routers, fresh)
         totals = {}
         for router in self.routers:
             await router.kill()
@@ -167,10 +170,14 @@ class Run:
         for router in self.routers:
             await router.until_ready(started, asyncio.sleep)
         results["seconds_to_ready_after_all"] = [round(router.seconds_to_ready[-1], 2) for router in self.routers]
-        await self.agree("after_all_killed", self.routers, agreed["digest"])
+        await self.agree("after_all_killed", self.routers, wanted)
+        results["differences_after_all"] = await installation.differences(self.routers, fresh)
         results["warnings"] = {}
         for router in self.routers:
             add_counters(results["warnings"], router.warnings())
+
+    async def replicas(self, router):
+        return {"router": router.name, "report": await get_json(router.admin, "/admin/replicas")}
 
     async def agree(self, name, routers, expected=None):
         agreed = await self.installation.until_agreed(routers, expected)

@@ -20,6 +20,13 @@ def printed(results):
         ]
         head = ("phase", "router", "turns", "hit rate", "false credits", "per 1000", "tokens", "tokens not credited")
         parts.append(table(head, rows))
+    for name, when in (("differences", "idle"), ("differences_after_all", "after all were killed")):
+        if results[name]:
+            columns = ("router", "engine", "more", "less", "index", "in_engine")
+            rows = [[row[column] for column in columns] for row in results[name]]
+            head = (f"router, {when}", "engine", "blocks that a fresh router lacks", "blocks that it has alone",
+                    "blocks in the index", "blocks in the engine")
+            parts.append(table(head, rows))
     broken = results["broken"]
     parts.append("\n".join(f"broken: {what}" for what in broken) if broken else "every promise was kept")
     return "\n\n".join(parts)
@@ -45,7 +52,7 @@ def summary(results):
     credit = results["credit"]
     yield "false credits (per 1000 requests; tokens)", "{false_credits} ({per_1000}; {false_tokens})".format(**credit)
     yield "cached but not predicted (tokens)", "{missed_credits} ({missed_tokens})".format(**credit)
-    for name, what in (("idle", "idle"), ("fresh", "a fresh router"), ("after_all_killed", "after all were killed")):
+    for name, what in (("idle", "of all three"), ("fresh", "and a fresh router"), ("after_all_killed", "after all were killed")):
         found = results[name]
         yield f"equal digests, {what}", (
             f"no: {', '.join(found['differing'])}" if found["differing"]
