@@ -4,6 +4,8 @@ import statistics
 
 # A killed router is as good as the others when it has this share of their hit rate, over a window, in seconds.
 GOOD, WINDOW, STEP, GOAL = 0.95, 2.0, 0.5, 10.0
+# Longest time from the start of a process to its readiness, in seconds.
+READY = 2.0
 # How attempts at a killed router may fail; with the status, before the next process is ready.
 EXCUSED = ("refused", "cut", "status 503")
 # Fewest follow-up turns in a window that say anything.

@@ -104,6 +104,7 @@ class Run:
             ],
             credit=findings.false_credits(turns), by_second=findings.by_second(self.load, self.origin),
             seconds_to_ready=findings.distribution([s for r in self.routers for s in r.seconds_to_ready[1:]]),
+            seconds_of_requests=findings.distribution([turn.ended - turn.started for turn in turns]),
         )
         self.promise(not others, f"{len(others)} failures of routers that were not killed, see other_failures")
         self.promise(not self.load.lost, f"{len(self.load.lost)} requests are lost")
@@ -127,6 +128,8 @@ class Run:
             recovery=findings.distribution(good), recovered_late=len(late),
             after_kills=findings.after_kills(self.load, self.routers, self.end_of_load),
         )
+        slow = [row["ready_s"] for row in rows if row["ready_s"] is None or row["ready_s"] > findings.READY]
+        self.promise(not slow, f"{len(slow)} of {len(rows)} killed routers were not ready within {findings.READY:g} s")
         self.promise(not late, f"{len(late)} of {len(rows)} killed routers were not as good within 10 s")
 
     def hold_partition_to_promises(self):
@@ -170,6 +173,8 @@ class Run:
         for router in self.routers:
             await router.until_ready(started, asyncio.sleep)
         results["seconds_to_ready_after_all"] = [round(router.seconds_to_ready[-1], 2) for router in self.routers]
+        slowest = max(results["seconds_to_ready_after_all"])
+        self.promise(slowest <= findings.READY, f"after all were killed, one was ready after {slowest} s")
         await self.agree("after_all_killed", self.routers, wanted)
         results["differences_after_all"] = await installation.differences(self.routers, fresh)
         results["warnings"] = {}

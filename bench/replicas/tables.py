@@ -40,6 +40,7 @@ def summary(results):
     excused = results["failures_of_killed"]
     yield "failed attempts at a killed router", ", ".join(f"{n} {kind}" for kind, n in sorted(excused.items())) or 0
     yield "other failed attempts", len(results["other_failures"])
+    yield "whole requests, s", spread(results["seconds_of_requests"])
     yield "hit rate, all turns", percent(results["hit_rate"])
     yield "hit rate, later turns (by router)", "{} ({})".format(
         percent(results["hit_rate_later"]), ", ".join(percent(rate) for rate in results["hit_rate_by_router"])
