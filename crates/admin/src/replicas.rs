@@ -55,11 +55,17 @@ pub(crate) async fn state(
     }
 }
 
+/// Sends the head at once, so that a starting peer knows who answers at all; the copy takes time.
+/// Without one the body is empty.
 pub(crate) async fn snapshot(State(replicas): State<Arc<Replicas>>) -> Response {
-    match replicas.index_copy().await {
-        Some(copy) => ([(header::CONTENT_TYPE, BINARY)], copy).into_response(),
-        None => not_shared(),
+    if replicas.feed().is_none() {
+        return not_shared();
     }
+    let copy = stream::once(async move {
+        Ok::<_, Infallible>(replicas.index_copy().await.unwrap_or_default())
+    });
+    let headers = [(header::CONTENT_TYPE, BINARY)];
+    (headers, Body::from_stream(copy)).into_response()
 }
 
 fn not_shared() -> Response {

@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use nats_client::{
     ConsumerConfig, DeliveredMessage, JetStream, JetStreamError, Message, StatusCode,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{LogMessage, counts::add, log::LogState};
 
@@ -14,6 +14,11 @@ use crate::{LogMessage, counts::add, log::LogState};
 const BATCH: u32 = 256;
 /// Longest time that a request waits for messages.
 const EXPIRES: Duration = Duration::from_secs(5);
+/// Time after the end of a request within which the server says so. nats-server 2.9 does not if a
+/// message came in the instant of the end: the next request then follows without.
+const OVERDUE: Duration = Duration::from_millis(250);
+/// Requests in a row without any answer after which the connection counts as lost.
+const MOST_UNANSWERED: u32 = 2;
 /// Most messages that the server sends before it wants an acknowledgement.
 const MAX_UNACKNOWLEDGED: u64 = 16_384;
 /// Time without a request after which the server removes the consumer of a dead replica.
@@ -39,35 +44,47 @@ pub(crate) async fn run(
     };
     jetstream.ensure_consumer(stream, &config).await?;
     let inbox = jetstream.client().new_inbox();
-    let mut messages = jetstream.subscribe(&inbox).await?;
-    let mut left = 0;
+    // Each request has a subject of its own: the late end of one is not taken for that of the next.
+    let mut messages = jetstream.subscribe(&format!("{inbox}.*")).await?;
+    let (mut left, mut request, mut unanswered) = (0, 0_u64, 0);
+    let (mut reply_to, mut overdue_at) = (String::new(), Instant::now());
     let mut acknowledged_at = state.clock.now();
     loop {
         if left == 0 {
+            request += 1;
+            reply_to = format!("{inbox}.{request}");
             jetstream
-                .pull((stream, name), &inbox, BATCH, EXPIRES)
+                .pull((stream, name), &reply_to, BATCH, EXPIRES)
                 .await?;
             left = BATCH;
+            overdue_at = Instant::now() + EXPIRES + OVERDUE;
         }
         let failed = |reason: String| JetStreamError::NoAnswer {
             subject: format!("{stream} {name}"),
             reason,
         };
-        let message = timeout(EXPIRES * 2, messages.next())
-            .await
-            .map_err(|_| {
-                failed(format!(
-                    "no message and no end of the request for {:?}",
-                    EXPIRES * 2
-                ))
-            })?
-            .ok_or_else(|| failed("the connection was lost".to_owned()))?;
+        let Ok(message) = timeout_at(overdue_at, messages.next()).await else {
+            unanswered += 1;
+            if unanswered >= MOST_UNANSWERED {
+                let reason = format!("no message and no end of {MOST_UNANSWERED} requests");
+                return Err(failed(reason));
+            }
+            left = 0;
+            continue;
+        };
+        let message = message.ok_or_else(|| failed("the connection was lost".to_owned()))?;
+        unanswered = 0;
         match message.status {
             None => {
                 left -= 1;
                 take(state, &message);
             }
             Some(StatusCode::IDLE_HEARTBEAT) => continue,
+            Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND)
+                if message.subject.as_str() != reply_to =>
+            {
+                continue;
+            }
             Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => left = 0,
             Some(status) => {
                 let why = message.description.as_deref().unwrap_or_default();
@@ -97,6 +114,7 @@ fn take(state: &LogState, message: &Message) {
             return add(&counters.repeated, 1);
         }
         progress.taken = delivered.stream_seq;
+        progress.pending = delivered.pending;
     }
     let Some(read) = LogMessage::decode(message) else {
         return add(&counters.unreadable, 1);

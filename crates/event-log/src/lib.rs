@@ -41,7 +41,7 @@ pub use member::LogDelivery;
 pub use message::{LogBatch, LogMessage};
 pub use names::{LogNameError, LogNames};
 pub use ownership::StreamRole;
-pub use report::{LogReport, ReplicaReport};
+pub use report::{LogReport, ReplicaReport, SnapshotReport};
 pub use reset::{ResetError, reset};
 pub use snapshot::{RestoredSnapshot, SnapshotLock, SnapshotPointer, SnapshotStore};
 pub use snapshot_task::{SnapshotSettings, SnapshotSource, SnapshotTask};

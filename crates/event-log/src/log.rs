@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::{
-    LogMember, LogNames, LogReport, ReplicaReport, StreamRole,
+    LogMember, LogNames, LogReport, ReplicaReport, SnapshotReport, StreamRole,
     ability::PublishAbility,
     consumer,
     counts::{LogCounters, add},
@@ -64,6 +64,8 @@ pub(crate) struct LogState {
     pub(crate) ability: Mutex<PublishAbility>,
     pub(crate) counters: LogCounters,
     last_error: Mutex<Option<String>>,
+    /// The snapshot in force at the last look.
+    pub(crate) snapshot: Mutex<Option<SnapshotReport>>,
     pub(crate) in_use: watch::Sender<bool>,
 }
 
@@ -82,6 +84,8 @@ pub(crate) struct LogProgress {
     pub(crate) created: String,
     /// The last message that was given to the streams.
     pub(crate) taken: u64,
+    /// Messages that the server had for this replica behind it.
+    pub(crate) pending: u64,
     /// The message from which on streams read their past; 0 means the first one, too.
     history_from: u64,
 }
@@ -106,6 +110,7 @@ impl EventLog {
             ability: Mutex::default(),
             counters: LogCounters::default(),
             last_error: Mutex::default(),
+            snapshot: Mutex::default(),
             in_use: watch::Sender::new(false),
         });
         let task = runtime::spawn(run(Arc::clone(&state)));
@@ -178,15 +183,18 @@ impl EventLog {
             .iter()
             .map(|(token, member)| (token.to_string(), *member.role.borrow()))
             .collect();
+        let progress = state.progress.lock().clone();
         let ownership = state.ownership.lock();
         let replicas = ownership.present_replicas(now);
         LogReport {
             replica: Arc::clone(&state.settings.replica),
             connected: *state.in_use.borrow(),
             last_error: state.last_error.lock().clone(),
+            snapshot: *state.snapshot.lock(),
             counts: state.counters.counts(),
             outbox: state.outgoing.lock().waiting.len(),
-            taken: state.progress.lock().taken,
+            taken: progress.taken,
+            pending: progress.pending,
             roles,
             replicas: replicas
                 .map(|(replica, presence)| ReplicaReport {

@@ -43,6 +43,9 @@ pub struct SnapshotPointer {
     pub replica: String,
     /// When it was made, in milliseconds since 1970.
     pub unix_ms: u64,
+    /// Its size.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 /// The right to make a snapshot, until it expires.

@@ -7,7 +7,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
-    EventLog,
+    EventLog, SnapshotReport,
     snapshot::{SnapshotLock, SnapshotPointer, SnapshotStore},
 };
 
@@ -111,13 +111,18 @@ async fn is_due(
     let jetstream = JetStream::new(client.clone());
     let stream = state.settings.names.stream();
     let info = jetstream.stream_info(stream).await?;
-    let covered = store
+    let pointer = store
         .pointer()
         .await?
-        .filter(|pointer| pointer.stream_created == info.created)
-        .map_or(0, |pointer| pointer.covered);
+        .filter(|pointer| pointer.stream_created == info.created);
+    let covered = pointer.as_ref().map_or(0, |pointer| pointer.covered);
     let first = (covered + 1).max(info.state.first_seq);
     let uncovered = (info.state.last_seq + 1).saturating_sub(first);
+    *state.snapshot.lock() = pointer.map(|pointer| SnapshotReport {
+        unix_ms: pointer.unix_ms,
+        bytes: pointer.bytes,
+        messages: uncovered,
+    });
     if uncovered == 0 {
         return Ok(false);
     }
@@ -147,6 +152,7 @@ async fn make(
     let bytes = runtime::spawn_blocking(move || source.save())
         .await
         .map_err(|error| error.to_string())??;
+    let size = bytes.len() as u64;
     let Some(object) = store.upload(lock, &bytes).await.map_err(text)? else {
         return Err("the lock was lost during the upload".to_owned());
     };
@@ -156,6 +162,7 @@ async fn make(
         stream_created,
         replica: state.settings.replica.to_string(),
         unix_ms: state.clock.unix_ms(),
+        bytes: size,
     };
     if !store.switch(lock, &pointer).await.map_err(text)? {
         return Err("another replica made a snapshot meanwhile".to_owned());

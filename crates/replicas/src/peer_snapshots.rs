@@ -4,15 +4,22 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use config::{ReplicaMode, ReplicasSection};
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use http::StatusCode;
-use net::{WorkerUrl, fetch};
+use net::{
+    WorkerUrl,
+    fetch::{self, StreamedReply},
+};
 
-use crate::{replicas::ReplicaStartError, replicas::peer_spec, transport::PeerTransportSpec};
+use crate::{
+    replicas::{ReplicaStartError, peer_spec},
+    transport::PeerTransportSpec,
+};
 
 /// Path of the copy on an admin listener.
 const SNAPSHOT: &str = "/admin/replicas/snapshot";
-/// Time limit of connecting, and of the beginning of the reply.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of connecting, and of the head of the reply, which a running router sends at once.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The peers that may have a copy.
 #[derive(Debug)]
@@ -40,36 +47,50 @@ impl PeerSnapshots {
         Ok(Self { spec, limit })
     }
 
-    /// Returns the copy of the first peer that answers, with its address. This process answers
-    /// nothing yet, so its own address is skipped like that of a peer that is away.
+    /// Returns the copy of the peer that answers first, with its address. A peer that is starting
+    /// itself answers nothing yet, and neither does this process where its own address is listed:
+    /// none of them is waited for longer than [`PATIENCE`].
     pub async fn first(&self) -> Option<(String, Bytes)> {
-        for address in &self.spec.peers {
-            for url in address.resolve().await.unwrap_or_default() {
-                let url = match &self.spec.trust {
-                    Some(trust) => url.with_trust(trust.clone()),
-                    None => url,
-                };
-                match self.copy(&url).await {
-                    Ok(bytes) => return Some((url.to_string(), bytes)),
-                    Err(error) => tracing::debug!(peer = %url, error, "no index to copy"),
-                }
+        let urls = join_all(self.spec.peers.iter().map(|address| address.resolve())).await;
+        let urls = urls.into_iter().flat_map(Result::unwrap_or_default);
+        let mut opened: FuturesUnordered<_> = urls.map(|url| self.open(url)).collect();
+        while let Some((peer, reply)) = opened.next().await {
+            let copied = match reply {
+                Ok(reply) => self.read(reply).await,
+                Err(error) => Err(error),
+            };
+            match copied {
+                Ok(bytes) => return Some((peer, bytes)),
+                Err(error) => tracing::debug!(peer, error, "no index to copy"),
             }
         }
         None
     }
 
-    async fn copy(&self, url: &WorkerUrl) -> Result<Bytes, String> {
-        let opened = fetch::open(url, SNAPSHOT, &self.spec.headers, PATIENCE).await;
-        let mut reply = opened.map_err(|error| error.to_string())?;
-        if reply.status != StatusCode::OK {
-            return Err(format!("status {}", reply.status));
-        }
+    async fn open(&self, url: WorkerUrl) -> (String, Result<StreamedReply, String>) {
+        let url = match &self.spec.trust {
+            Some(trust) => url.with_trust(trust.clone()),
+            None => url,
+        };
+        let opened = fetch::open(&url, SNAPSHOT, &self.spec.headers, PATIENCE).await;
+        let reply = match opened {
+            Ok(reply) if reply.status == StatusCode::OK => Ok(reply),
+            Ok(reply) => Err(format!("status {}", reply.status)),
+            Err(error) => Err(error.to_string()),
+        };
+        (url.to_string(), reply)
+    }
+
+    async fn read(&self, mut reply: StreamedReply) -> Result<Bytes, String> {
         let mut bytes = BytesMut::new();
         while let Some(piece) = reply.next().await.map_err(|error| error.to_string())? {
             if bytes.len() + piece.len() > self.limit {
                 return Err(format!("more than {} bytes", self.limit));
             }
             bytes.extend_from_slice(&piece);
+        }
+        if bytes.is_empty() {
+            return Err("it has no copy to give now".to_owned());
         }
         Ok(bytes.freeze())
     }

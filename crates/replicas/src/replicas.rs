@@ -2,7 +2,7 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
-use api::ReplicaReports;
+use api::{ReplicaReports, SharedSnapshot};
 use bytes::Bytes;
 use config::{ReplicaMode, ReplicasSection};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
@@ -47,6 +47,8 @@ pub struct SharedEvents {
     pub lag_messages: u64,
     /// Streams that it publishes, as `worker/rank`.
     pub owns_streams: Vec<String>,
+    /// The snapshot that the replicas share.
+    pub snapshot: Option<SharedSnapshot>,
 }
 
 /// Where the exchange delivers what concerns others than the router.

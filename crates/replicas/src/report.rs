@@ -1,6 +1,6 @@
 //! `GET /admin/replicas`.
 
-use api::{ReplicaReport, ReplicaReports, SharedSnapshot};
+use api::{ReplicaReport, ReplicaReports};
 use config::ReplicaMode;
 use kv_blocks::Moment;
 
@@ -25,7 +25,7 @@ pub(crate) fn report(core: &ReplicaCore) -> ReplicaReports {
         component: core.settings.component.clone(),
         load_sync: core.settings.load_sync,
         replicas,
-        snapshot: SharedSnapshot::default(),
+        snapshot: core.sink.shared_events().snapshot.unwrap_or_default(),
     }
 }
 

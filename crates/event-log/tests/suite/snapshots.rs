@@ -35,6 +35,7 @@ fn pointer(object: &str, covered: u64) -> SnapshotPointer {
         stream_created: String::new(),
         replica: "a".to_owned(),
         unix_ms: 0,
+        bytes: 0,
     }
 }
 

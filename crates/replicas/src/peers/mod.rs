@@ -108,6 +108,9 @@ impl PeerTable {
     pub(crate) const MOST: usize = 128;
     /// Time for which a lost peer stays in reports.
     const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+    /// Time without a message after which a peer may have been restarted. Presences come every
+    /// second by default.
+    const SILENT: Duration = Duration::from_secs(3);
     /// Pause before a failed fetch is tried again.
     pub(crate) const FETCH_PAUSE: Duration = Duration::from_millis(250);
 
@@ -227,8 +230,9 @@ impl PeerTable {
     /// Loses silent peers, repeats failed fetches. Call it a few times a second.
     pub(crate) fn tick(&mut self, now: Moment) -> Vec<PeerAction> {
         let mut actions = Vec::new();
+        let replaced = self.replaced(now);
         for peer in self.peers.values_mut() {
-            if now.since(peer.last_seen) >= self.ttl {
+            if now.since(peer.last_seen) >= self.ttl || replaced.contains(&peer.id) {
                 peer.lose(&mut actions);
             }
             peer.tick(now, &mut actions);
@@ -236,6 +240,23 @@ impl PeerTable {
         self.peers
             .retain(|_, peer| !peer.is_lost() || now.since(peer.last_seen) < Self::FORGOTTEN_AFTER);
         actions
+    }
+
+    /// Returns the silent peers at whose address another one has appeared since: they were
+    /// restarted. Silence is required because routers on several machines may all report the same
+    /// loopback address.
+    fn replaced(&self, now: Moment) -> Vec<u64> {
+        let silent = self.peers.values().filter(|peer| {
+            !peer.is_lost() && now.since(peer.last_seen) >= Self::SILENT.min(self.ttl)
+        });
+        let is_replaced = |old: &&Peer| {
+            self.peers.values().any(|new| {
+                new.since > old.last_seen
+                    && !new.is_lost()
+                    && new.presence.address == old.presence.address
+            })
+        };
+        silent.filter(is_replaced).map(|peer| peer.id).collect()
     }
 
     /// Returns the number of peers that are there and not refused.

@@ -222,6 +222,30 @@ fn a_silent_peer_is_dropped_after_its_time_to_live_and_returns_with_its_load() {
 }
 
 #[test]
+#[contract("F90")]
+fn a_silent_peer_is_dropped_early_if_another_has_its_address() {
+    let mut tested = Tested::live(10);
+    let sender = |sender| Envelope {
+        sender,
+        ..presence(0, 0)
+    };
+    tested.take(at(500), sender(PEER + 1), 0);
+    // Both are there: they only report the same address.
+    tested.take(at(1000), presence(10, 5), 5);
+    let actions = tested.table.tick(at(4100));
+    tested.carry_out(actions);
+    assert_eq!(
+        tested.drops, 0,
+        "the other one appeared before its last message"
+    );
+    tested.take(at(4200), sender(PEER + 2), 0);
+    let actions = tested.table.tick(at(4300));
+    tested.carry_out(actions);
+    // Both silent ones may have been its predecessor.
+    assert_eq!((tested.drops, tested.state_name()), (2, "lost"));
+}
+
+#[test]
 fn a_peer_that_leaves_is_dropped_at_once() {
     let mut tested = Tested::live(10);
     let mut last = presence(10, 5);

@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, io, sync::Arc};
 
+#[cfg(feature = "nats")]
+use api::SharedSnapshot;
 use config::{ListenSetting, Settings};
 use fleet::{Fleet, Snapshot};
 use gateway::CurrentGateway;
@@ -163,6 +165,14 @@ impl WorkerDirectory for FleetDirectory {
     }
 }
 
+/// Returns a time in milliseconds since 1970 in its written form.
+#[cfg(feature = "nats")]
+fn at(unix_ms: u64) -> Option<String> {
+    let nanos = i128::from(unix_ms) * 1_000_000;
+    let at = time::OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
+    Some(net::rfc3339(at))
+}
+
 /// Takes what the exchange delivers.
 #[derive(Debug)]
 struct RouterSink {
@@ -193,11 +203,19 @@ impl LoadSink for RouterSink {
         let report = log.report();
         let owned = report.roles.into_iter();
         SharedEvents {
-            lag_messages: 0,
+            lag_messages: report.pending,
             owns_streams: owned
                 .filter(|(_, role)| *role == event_log::StreamRole::Owner)
-                .map(|(stream, _)| stream)
+                .map(|(stream, _)| match stream.rsplit_once('.') {
+                    Some((worker, rank)) => format!("{worker}/{rank}"),
+                    None => stream,
+                })
                 .collect(),
+            snapshot: report.snapshot.map(|snapshot| SharedSnapshot {
+                at: at(snapshot.unix_ms),
+                messages: snapshot.messages,
+                bytes: snapshot.bytes,
+            }),
         }
     }
 
