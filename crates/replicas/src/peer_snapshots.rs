@@ -49,7 +49,7 @@ impl PeerSnapshots {
 
     /// Returns the copy of the peer that answers first, with its address. A peer that is starting
     /// itself answers nothing yet, and neither does this process where its own address is listed:
-    /// none of them is waited for longer than [`PATIENCE`].
+    /// none of them is waited for longer than a second.
     pub async fn first(&self) -> Option<(String, Bytes)> {
         let urls = join_all(self.spec.peers.iter().map(|address| address.resolve())).await;
         let urls = urls.into_iter().flat_map(Result::unwrap_or_default);

@@ -1,7 +1,7 @@
 //! What load sync costs two replicas: processor time, bytes, and the longest hold of the router's lock.
 //!
 //! ```sh
-//! cargo run --release -p replicas --features lock-observer --example load_sync_cost -- nats://127.0.0.1:4222
+//! cargo run --release -p replicas --features lock-observer --example exchange_cost -- nats://127.0.0.1:4222
 //! ```
 //!
 //! Two routers in one process take 2,000 requests a second each, over a real NATS server, once with
@@ -143,7 +143,7 @@ impl Replica {
         let parts = ReplicaParts {
             settings: ReplicasSection {
                 mode: ReplicaMode::Nats,
-                namespace: "load_sync_cost".to_owned(),
+                namespace: "exchange_cost".to_owned(),
                 load_sync,
                 ..ReplicasSection::default()
             },
@@ -294,7 +294,7 @@ async fn main() {
         credentials: None,
         trust: None,
         destinations: Destinations::Any,
-        name: "load_sync_cost".to_owned(),
+        name: "exchange_cost".to_owned(),
     };
     let bus = SharedConnection::spawn(dialer, Clock::system());
     let mut state = bus.watch();
