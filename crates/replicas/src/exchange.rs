@@ -162,7 +162,10 @@ impl Exchange {
                     changes,
                     skip,
                 } => self.apply(now, peer, changes, skip),
-                PeerAction::Fetch(peer) => self.fetch(peer),
+                PeerAction::Fetch { peer, repairs } => {
+                    self.core.telemetry.repairs.inc_by(u64::from(repairs));
+                    self.fetch(peer);
+                }
                 PeerAction::Drop(peer) => {
                     let released = self.core.router.drop_peer(now, peer);
                     self.core.sink.released(released);
@@ -193,12 +196,7 @@ impl Exchange {
     }
 
     fn fetch(&mut self, peer: PeerId) {
-        let id = self.core.peers.lock().get(peer).map(|known| {
-            if known.repairs > 0 {
-                self.core.telemetry.repairs.inc();
-            }
-            known.id
-        });
+        let id = self.core.peers.lock().get(peer).map(|known| known.id);
         if let Some(id) = id {
             let fetcher = self.transport.fetcher();
             self.fetches

@@ -35,6 +35,14 @@ pub(crate) fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
+/// Returns the router's admin token, for requests to another router. The start has checked the
+/// file.
+pub(crate) fn admin_token(settings: &Settings) -> Option<String> {
+    let path = settings.admin.token_file.as_ref()?;
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned())
+}
+
 /// Returns the key that clients must send. An empty variable counts as not set; an empty flag was
 /// refused already.
 pub(crate) fn api_key(args: &AccessArgs) -> Option<String> {

@@ -30,6 +30,7 @@ use tokio::sync::watch;
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings,
+    settings::admin_token,
 };
 
 const SCHEMA: &str = "warmroute.takeover/1";
@@ -237,15 +238,10 @@ pub(crate) async fn inherit_sockets(
         TakeoverError(format!("no socket for a take-over could be made: {error}"))
     })?;
     let mut headers = HeaderMap::new();
-    // The start has checked the file; the running process reports an error if it expects another
-    // token.
-    let token = settings
-        .admin
-        .token_file
-        .as_ref()
-        .and_then(|path| std::fs::read_to_string(path).ok());
+    // The running process reports an error if it expects another token.
+    let token = admin_token(settings);
     if let Some(value) =
-        token.and_then(|token| HeaderValue::try_from(format!("Bearer {}", token.trim())).ok())
+        token.and_then(|token| HeaderValue::try_from(format!("Bearer {token}")).ok())
     {
         headers.insert(AUTHORIZATION, value);
     }

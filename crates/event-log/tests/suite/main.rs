@@ -10,22 +10,12 @@ mod snapshots;
 use std::{sync::Arc, time::Duration};
 
 use event_log::{EventLog, EventLogSettings, LogNames};
-use nats_client::{Client, NatsDialer, SharedConnection};
+use nats_client::{Client, SharedConnection};
 use nats_server::NatsServer;
-use net::{Clock, Destinations};
-
-fn dialer(server: &NatsServer) -> NatsDialer {
-    NatsDialer {
-        server: server.url().parse().unwrap(),
-        credentials: None,
-        trust: None,
-        destinations: Destinations::Any,
-        name: "test".to_owned(),
-    }
-}
+use net::Clock;
 
 async fn client(server: &NatsServer) -> Client {
-    dialer(server).open().await.unwrap().client.clone()
+    server.dialer().open().await.unwrap().client.clone()
 }
 
 fn names() -> LogNames {
@@ -41,7 +31,7 @@ fn start(server: &NatsServer, replica: &str) -> Arc<EventLog> {
     };
     EventLog::spawn(
         settings,
-        SharedConnection::spawn(dialer(server), clock),
+        SharedConnection::spawn(server.dialer(), clock),
         clock,
     )
 }

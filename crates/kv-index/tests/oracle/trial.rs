@@ -111,6 +111,25 @@ impl Trial {
         !self.tight || self.index.stats().shed == 0
     }
 
+    /// Removes the parts that a snapshot does not save: speculative blocks, waiting blocks and doubts.
+    pub(crate) fn remove_unsaved(&mut self) {
+        self.play(&OracleStep::Wait { seconds: 100 }).unwrap();
+        self.play(&OracleStep::Expire).unwrap();
+        // Speculative calls are retracted in the index in which they were made.
+        (0..8).for_each(|_| self.play(&OracleStep::Retract { which: 0 }).unwrap());
+        for target in self.world.targets() {
+            let trust = OracleStep::Trust {
+                target: target.0,
+                trusted: true,
+            };
+            self.play(&trust).unwrap();
+            if self.truth.has_waiting(target) {
+                self.play(&OracleStep::Clear { target: target.0 }).unwrap();
+            }
+        }
+        self.truth.orphans = 0;
+    }
+
     /// Applies one step to both sides, and compares its visible effects.
     pub(crate) fn play(&mut self, step: &OracleStep) -> Result<(), String> {
         let world = Arc::clone(&self.world);

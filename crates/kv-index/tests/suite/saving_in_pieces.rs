@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv_index::{IndexSettings, KvIndex, TargetDigest};
 
-use crate::oracle::{setup::Setup, step::OracleStep, trial::Trial, whole};
+use crate::oracle::{setup::Setup, trial::Trial, whole};
 
 /// Few enough items that a save takes many holds of the lock.
 const ITEMS: usize = 50;
@@ -48,25 +48,6 @@ fn the_saved_content_is_that_of_the_last_hold_of_the_lock() {
     assert!(all > 600, "{all}");
 }
 
-/// Removes the parts that a snapshot does not save: speculative blocks, waiting blocks and doubts.
-fn apply_removals(trial: &mut Trial) {
-    trial.play(&OracleStep::Wait { seconds: 100 }).unwrap();
-    trial.play(&OracleStep::Expire).unwrap();
-    (0..8).for_each(|_| trial.play(&OracleStep::Retract { which: 0 }).unwrap());
-    for target in trial.world.targets() {
-        trial
-            .play(&OracleStep::Trust {
-                target: target.0,
-                trusted: true,
-            })
-            .unwrap();
-        if trial.truth.has_waiting(target) {
-            trial.play(&OracleStep::Clear { target: target.0 }).unwrap();
-        }
-    }
-    trial.truth.orphans = 0;
-}
-
 /// Engine hashes, groups and namespaces are those of that instant, too: every later event has the
 /// effect that it has without the move.
 #[test]
@@ -86,7 +67,7 @@ fn an_index_saved_between_updates_continues_as_the_saved_one() {
             holds += 1;
             match steps.next() {
                 Some(some) => some.iter().for_each(|step| trial.play(step).unwrap()),
-                None if holds == 3 => apply_removals(&mut trial),
+                None if holds == 3 => trial.remove_unsaved(),
                 None => {}
             }
         });

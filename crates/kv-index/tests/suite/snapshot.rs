@@ -12,7 +12,7 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex, LoadSummary, SnapshotError, TierBlocks, UpdateOutcome};
 
-use crate::oracle::{setup::Setup, step::OracleStep, trial::Trial, whole};
+use crate::oracle::{setup::Setup, trial::Trial, whole};
 
 const NOW: Moment = Moment::START;
 
@@ -131,26 +131,6 @@ fn resident(index: &KvIndex, worker: u32, conversation: u32, blocks: u32) -> Tie
         .map_or(TierBlocks::default(), |found| found.blocks)
 }
 
-/// Removes the parts that a snapshot does not save: speculative blocks, waiting blocks and doubts.
-fn apply_removals(trial: &mut Trial) {
-    trial.play(&OracleStep::Wait { seconds: 100 }).unwrap();
-    trial.play(&OracleStep::Expire).unwrap();
-    // Speculative calls are retracted in the index in which they were made.
-    (0..8).for_each(|_| trial.play(&OracleStep::Retract { which: 0 }).unwrap());
-    for target in trial.world.targets() {
-        trial
-            .play(&OracleStep::Trust {
-                target: target.0,
-                trusted: true,
-            })
-            .unwrap();
-        if trial.truth.has_waiting(target) {
-            trial.play(&OracleStep::Clear { target: target.0 }).unwrap();
-        }
-    }
-    trial.truth.orphans = 0;
-}
-
 /// Applies steps to an index, saves and loads it, and continues with the loaded one.
 fn play_and_move(seed: u64) -> Result<(), String> {
     let setup = Setup::ample(seed);
@@ -158,7 +138,7 @@ fn play_and_move(seed: u64) -> Result<(), String> {
     let (before, after) = steps.split_at(1000);
     let mut trial = Trial::new(&setup);
     before.iter().try_for_each(|step| trial.play(step))?;
-    apply_removals(&mut trial);
+    trial.remove_unsaved();
     let moved = empty(IndexSettings::default().memory_budget);
     let loaded = load(&moved, &saved(&trial.index));
     let (was, is) = (trial.index.stats(), moved.stats());

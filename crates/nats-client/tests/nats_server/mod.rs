@@ -62,6 +62,17 @@ impl NatsServer {
         self.child.wait().unwrap();
     }
 
+    /// A dialer for it, without credentials.
+    pub(crate) fn dialer(&self) -> nats_client::NatsDialer {
+        nats_client::NatsDialer {
+            server: self.url().parse().unwrap(),
+            credentials: None,
+            trust: None,
+            destinations: net::Destinations::Any,
+            name: "test".to_owned(),
+        }
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("nats://{}", self.port.address())
     }

@@ -9,20 +9,9 @@ mod nats_server;
 mod objects;
 mod shared;
 
-use nats_client::{NatsConnection, NatsDialer};
+use nats_client::NatsConnection;
 use nats_server::NatsServer;
-use net::Destinations;
-
-fn dialer(server: &NatsServer) -> NatsDialer {
-    NatsDialer {
-        server: server.url().parse().unwrap(),
-        credentials: None,
-        trust: None,
-        destinations: Destinations::Any,
-        name: "test".to_owned(),
-    }
-}
 
 async fn connect(server: &NatsServer) -> NatsConnection {
-    dialer(server).open().await.unwrap()
+    server.dialer().open().await.unwrap()
 }

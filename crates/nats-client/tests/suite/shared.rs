@@ -3,13 +3,13 @@
 use nats_client::SharedConnection;
 use net::Clock;
 
-use super::{dialer, nats_server::NatsServer};
+use super::nats_server::NatsServer;
 
 #[tokio::test]
 async fn a_shared_connection_is_made_again_after_its_end() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
-    let shared = SharedConnection::spawn(dialer(&server), Clock::system());
+    let shared = SharedConnection::spawn(server.dialer(), Clock::system());
     let mut state = shared.watch();
     state
         .wait_for(|state| state.client.is_some())

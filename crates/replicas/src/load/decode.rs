@@ -9,7 +9,7 @@ use routing::{
 };
 
 use super::{SharedNote, WorkerDirectory};
-use crate::wire::{self, Blocks, ChainMemory, ChangeKind, Changes, Opened, StatePage};
+use crate::wire::{self, Blocks, ChainMemory, ChangeKind, Changes, OpenRequest, StatePage};
 
 /// Changes of one message.
 #[derive(Debug, Default, PartialEq)]
@@ -114,7 +114,7 @@ impl LoadDecoder<'_> {
         })
     }
 
-    fn opened(&mut self, load: Opened, names: &Names) -> OpenLoad {
+    fn opened(&mut self, load: OpenRequest, names: &Names) -> OpenLoad {
         let (blocks, chain) = self.blocks(load.blocks.unwrap_or_default());
         let namespace = load.predicted.and_then(namespace);
         let target = names.worker(load.worker).map(|worker| Target {

@@ -11,8 +11,8 @@ use routing::{
 
 use super::{SharedNote, WorkerDirectory};
 use crate::wire::{
-    Blocks, ChainMemory, Change, ChangeKind, Changes, Closed, Cooldown, FULL_MESSAGE, Namespace,
-    Opened, Outcome, Prefill, ResponseHome, Sample, Session, StatePage, VERSION,
+    Blocks, ChainMemory, Change, ChangeKind, Changes, Cooldown, FULL_MESSAGE, Namespace,
+    OpenRequest, Outcome, Prefill, RequestEnd, ResponseHome, Sample, Session, StatePage, VERSION,
 };
 
 /// Numbers the changes and puts them into messages.
@@ -84,7 +84,7 @@ impl ChangeEncoder {
             LoadChange::Closed {
                 id,
                 prompt_received,
-            } => ChangeKind::Closed(Closed {
+            } => ChangeKind::Closed(RequestEnd {
                 id: id.0,
                 prompt_received,
             }),
@@ -233,7 +233,7 @@ fn opened(
     workers: &dyn WorkerDirectory,
     names: &mut NameTable,
     chains: Option<&mut ChainMemory>,
-) -> Opened {
+) -> OpenRequest {
     let worker = |target: Target| names.of(workers, target.worker);
     let DispatchLoad {
         prompt_tokens,
@@ -245,7 +245,7 @@ fn opened(
         prompt,
         predicted,
     } = &*load.load;
-    Opened {
+    OpenRequest {
         id: load.id.0,
         // A worker without a name has left: its load counts nowhere, but is part of the digest.
         worker: load.target.and_then(worker).unwrap_or(u32::MAX),

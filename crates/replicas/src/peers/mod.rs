@@ -37,7 +37,12 @@ pub(crate) enum PeerAction {
         skip: usize,
     },
     /// Fetch the peer's whole load.
-    Fetch(PeerId),
+    Fetch {
+        /// The peer.
+        peer: PeerId,
+        /// Whether its load was applied before and differs: the first attempt of a repair.
+        repairs: bool,
+    },
     /// Remove everything that this peer contributed.
     Drop(PeerId),
     /// A peer appeared, returned, was refused or was lost.
@@ -150,7 +155,7 @@ impl PeerTable {
         believed: impl Fn(PeerId) -> LoadDigest,
     ) -> Result<Vec<PeerAction>, IgnoredMessage> {
         if message.sender == self.own.id {
-            // A transport delivers no own messages.
+            // The exchange has left out what it sent itself.
             return Err(IgnoredMessage::DuplicateId);
         }
         if message.version != wire::VERSION {

@@ -168,7 +168,10 @@ impl Peer {
         if let Some(fetch) = &mut self.fetch
             && fetch.is_due(now)
         {
-            actions.push(PeerAction::Fetch(self.number));
+            actions.push(PeerAction::Fetch {
+                peer: self.number,
+                repairs: false,
+            });
         }
     }
 
@@ -210,8 +213,12 @@ impl Peer {
     }
 
     fn begin_fetch(&mut self, actions: &mut Vec<PeerAction>) {
-        self.repairs += u64::from(self.next.is_some());
+        let repairs = self.next.is_some();
+        self.repairs += u64::from(repairs);
         self.fetch = Some(StateFetch::default());
-        actions.push(PeerAction::Fetch(self.number));
+        actions.push(PeerAction::Fetch {
+            peer: self.number,
+            repairs,
+        });
     }
 }

@@ -57,31 +57,33 @@ fn changes(first: u64, count: u64) -> Envelope {
 }
 
 /// A table, and the peer's changes that it let through.
-struct Tested {
+struct TableFixture {
     table: PeerTable,
     applied: Vec<u64>,
     fetches: usize,
+    repairs: usize,
     drops: usize,
 }
 
-impl Tested {
+impl TableFixture {
     fn new() -> Self {
         Self {
             table: PeerTable::new(OWN, TTL),
             applied: Vec::new(),
             fetches: 0,
+            repairs: 0,
             drops: 0,
         }
     }
 
     /// A table whose peer is live, with its changes up to `as_of` fetched.
     fn live(as_of: u64) -> Self {
-        let mut tested = Self::new();
-        tested.take(at(0), presence(as_of, 5), 0);
-        tested.state(as_of);
-        assert_eq!(tested.fetches, 1);
-        tested.fetches = 0;
-        tested
+        let mut fixture = Self::new();
+        fixture.take(at(0), presence(as_of, 5), 0);
+        fixture.state(as_of);
+        assert_eq!((fixture.fetches, fixture.repairs), (1, 0));
+        fixture.fetches = 0;
+        fixture
     }
 
     fn take(&mut self, now: Moment, message: Envelope, believed: u64) {
@@ -110,7 +112,10 @@ impl Tested {
                     let numbers = changes.first..changes.first + changes.changes.len() as u64;
                     self.applied.extend(numbers.skip(skip));
                 }
-                PeerAction::Fetch(_) => self.fetches += 1,
+                PeerAction::Fetch { repairs, .. } => {
+                    self.fetches += 1;
+                    self.repairs += usize::from(repairs);
+                }
                 PeerAction::Drop(_) => self.drops += 1,
                 PeerAction::Changed(_) => {}
             }
@@ -121,198 +126,204 @@ impl Tested {
 #[test]
 #[contract("DY24")]
 fn a_new_peers_whole_load_is_fetched_first_and_later_changes_follow_it() {
-    let mut tested = Tested::new();
-    tested.take(at(0), presence(10, 5), 0);
-    assert_eq!((tested.fetches, tested.state_name()), (1, "joining"));
-    tested.take(at(1), changes(11, 2), 0);
-    tested.take(at(2), changes(13, 1), 0);
+    let mut fixture = TableFixture::new();
+    fixture.take(at(0), presence(10, 5), 0);
+    assert_eq!((fixture.fetches, fixture.state_name()), (1, "joining"));
+    fixture.take(at(1), changes(11, 2), 0);
+    fixture.take(at(2), changes(13, 1), 0);
     assert_eq!(
-        tested.applied, [0_u64; 0],
+        fixture.applied, [0_u64; 0],
         "nothing is applied before the load"
     );
-    tested.state(11);
-    assert_eq!(tested.applied, [12, 13], "the load contains change 11");
-    assert_eq!(tested.state_name(), "live");
+    fixture.state(11);
+    assert_eq!(fixture.applied, [12, 13], "the load contains change 11");
+    assert_eq!(fixture.state_name(), "live");
 }
 
 #[test]
 #[contract("DY23")]
 fn consecutive_changes_are_applied_once() {
-    let mut tested = Tested::live(10);
-    tested.take(at(1), changes(11, 3), 0);
-    tested.take(at(2), changes(11, 3), 0);
-    tested.take(at(3), changes(12, 4), 0);
-    assert_eq!(tested.applied, [11, 12, 13, 14, 15]);
-    assert_eq!(tested.fetches, 0);
+    let mut fixture = TableFixture::live(10);
+    fixture.take(at(1), changes(11, 3), 0);
+    fixture.take(at(2), changes(11, 3), 0);
+    fixture.take(at(3), changes(12, 4), 0);
+    assert_eq!(fixture.applied, [11, 12, 13, 14, 15]);
+    assert_eq!(fixture.fetches, 0);
 }
 
 #[test]
 #[contract("DY23")]
 fn a_missing_number_makes_the_whole_load_be_fetched() {
-    let mut tested = Tested::live(10);
-    tested.take(at(1), changes(12, 1), 0);
-    assert_eq!((tested.fetches, tested.applied.len()), (1, 0));
-    tested.take(at(2), changes(13, 1), 0);
-    tested.state(12);
-    assert_eq!(tested.applied, [13]);
+    let mut fixture = TableFixture::live(10);
+    fixture.take(at(1), changes(12, 1), 0);
+    assert_eq!((fixture.fetches, fixture.applied.len()), (1, 0));
+    fixture.take(at(2), changes(13, 1), 0);
+    fixture.state(12);
+    assert_eq!(fixture.applied, [13]);
 }
 
 #[test]
 #[contract("DY23")]
 fn a_lost_last_change_is_found_by_the_next_presence() {
-    let mut tested = Tested::live(10);
-    tested.take(at(1), changes(11, 1), 0);
+    let mut fixture = TableFixture::live(10);
+    fixture.take(at(1), changes(11, 1), 0);
     // Change 12 was lost, and nothing followed it.
-    tested.take(at(1000), presence(12, 5), 5);
-    assert_eq!(tested.fetches, 1);
+    fixture.take(at(1000), presence(12, 5), 5);
+    assert_eq!(fixture.fetches, 1);
 }
 
 #[test]
 #[contract("DY23")]
 fn a_digest_that_differs_makes_the_whole_load_be_fetched() {
-    let mut tested = Tested::live(10);
-    tested.take(at(1000), presence(10, 5), 5);
-    assert_eq!(tested.fetches, 0, "equal digests");
-    tested.take(at(2000), presence(10, 5), 6);
-    assert_eq!(tested.fetches, 1);
-    tested.take(at(3000), presence(10, 5), 6);
-    assert_eq!(tested.fetches, 1, "one fetch at a time");
+    let mut fixture = TableFixture::live(10);
+    fixture.take(at(1000), presence(10, 5), 5);
+    assert_eq!(fixture.fetches, 0, "equal digests");
+    fixture.take(at(2000), presence(10, 5), 6);
+    assert_eq!((fixture.fetches, fixture.repairs), (1, 1));
+    fixture.take(at(3000), presence(10, 5), 6);
+    assert_eq!(fixture.fetches, 1, "one fetch at a time");
 }
 
 #[test]
 fn a_presence_that_changes_have_overtaken_says_nothing_of_them() {
-    let mut tested = Tested::live(10);
-    tested.take(at(1), changes(11, 5), 0);
-    tested.take(at(2), presence(10, 5), 6);
-    assert_eq!(tested.fetches, 0);
+    let mut fixture = TableFixture::live(10);
+    fixture.take(at(1), changes(11, 5), 0);
+    fixture.take(at(2), presence(10, 5), 6);
+    assert_eq!(fixture.fetches, 0);
 }
 
 #[test]
 fn a_failed_fetch_is_repeated_after_a_pause() {
-    let mut tested = Tested::new();
-    tested.take(at(0), presence(10, 5), 0);
-    let peer = tested.number();
-    tested.table.on_fetch_failed(at(100), peer);
-    let early = tested.table.tick(at(200));
+    let mut fixture = TableFixture::new();
+    fixture.take(at(0), presence(10, 5), 0);
+    let peer = fixture.number();
+    fixture.table.on_fetch_failed(at(100), peer);
+    let early = fixture.table.tick(at(200));
     assert_eq!(early, []);
-    let actions = tested.table.tick(at(100) + PeerTable::FETCH_PAUSE);
-    assert_eq!(actions, [PeerAction::Fetch(peer)]);
-    assert_eq!(tested.table.tick(at(1000)), [], "it is running");
+    let actions = fixture.table.tick(at(100) + PeerTable::FETCH_PAUSE);
+    let again = PeerAction::Fetch {
+        peer,
+        repairs: false,
+    };
+    assert_eq!(actions, [again]);
+    assert_eq!(fixture.table.tick(at(1000)), [], "it is running");
 }
 
 #[test]
 #[contract("F90")]
 fn a_silent_peer_is_dropped_after_its_time_to_live_and_returns_with_its_load() {
-    let mut tested = Tested::live(10);
-    let actions = tested.table.tick(at(14_999));
-    tested.carry_out(actions);
-    assert_eq!(tested.drops, 0);
-    let actions = tested.table.tick(at(15_000));
-    tested.carry_out(actions);
-    assert_eq!((tested.drops, tested.state_name()), (1, "lost"));
-    let again = tested.table.tick(at(16_000));
+    let mut fixture = TableFixture::live(10);
+    let actions = fixture.table.tick(at(14_999));
+    fixture.carry_out(actions);
+    assert_eq!(fixture.drops, 0);
+    let actions = fixture.table.tick(at(15_000));
+    fixture.carry_out(actions);
+    assert_eq!((fixture.drops, fixture.state_name()), (1, "lost"));
+    let again = fixture.table.tick(at(16_000));
     assert_eq!(again, [], "once");
-    tested.take(at(17_000), changes(11, 1), 0);
+    fixture.take(at(17_000), changes(11, 1), 0);
     assert_eq!(
-        tested.applied, [0_u64; 0],
+        fixture.applied, [0_u64; 0],
         "it is unknown until its next presence"
     );
-    tested.take(at(18_000), presence(11, 5), 0);
-    assert_eq!((tested.fetches, tested.state_name()), (1, "joining"));
+    fixture.take(at(18_000), presence(11, 5), 0);
+    assert_eq!((fixture.fetches, fixture.state_name()), (1, "joining"));
 }
 
 #[test]
 #[contract("F90")]
 fn a_silent_peer_is_dropped_early_if_another_has_its_address() {
-    let mut tested = Tested::live(10);
+    let mut fixture = TableFixture::live(10);
     let sender = |sender| Envelope {
         sender,
         ..presence(0, 0)
     };
-    tested.take(at(500), sender(PEER + 1), 0);
+    fixture.take(at(500), sender(PEER + 1), 0);
     // Both are there: they only report the same address.
-    tested.take(at(1000), presence(10, 5), 5);
-    let actions = tested.table.tick(at(4100));
-    tested.carry_out(actions);
+    fixture.take(at(1000), presence(10, 5), 5);
+    let actions = fixture.table.tick(at(4100));
+    fixture.carry_out(actions);
     assert_eq!(
-        tested.drops, 0,
+        fixture.drops, 0,
         "the other one appeared before its last message"
     );
-    tested.take(at(4200), sender(PEER + 2), 0);
-    let actions = tested.table.tick(at(4300));
-    tested.carry_out(actions);
+    fixture.take(at(4200), sender(PEER + 2), 0);
+    let actions = fixture.table.tick(at(4300));
+    fixture.carry_out(actions);
     // Both silent ones may have been its predecessor.
-    assert_eq!((tested.drops, tested.state_name()), (2, "lost"));
+    assert_eq!((fixture.drops, fixture.state_name()), (2, "lost"));
 }
 
 #[test]
 fn a_peer_that_leaves_is_dropped_at_once() {
-    let mut tested = Tested::live(10);
+    let mut fixture = TableFixture::live(10);
     let mut last = presence(10, 5);
     last.presence.as_mut().expect("a presence").leaving = true;
-    tested.take(at(1), last, 5);
-    assert_eq!((tested.drops, tested.state_name()), (1, "lost"));
+    fixture.take(at(1), last, 5);
+    assert_eq!((fixture.drops, fixture.state_name()), (1, "lost"));
 }
 
 #[test]
 #[contract("F91")]
 fn a_peer_of_another_version_is_refused_and_contributes_nothing() {
-    let mut tested = Tested::live(10);
+    let mut fixture = TableFixture::live(10);
     let other = |mut message: Envelope| {
         message.version = VERSION + 1;
         message
     };
-    tested.take(at(1), other(presence(10, 5)), 5);
-    assert_eq!((tested.drops, tested.state_name()), (1, "refused"));
-    let repeated = tested
+    fixture.take(at(1), other(presence(10, 5)), 5);
+    assert_eq!((fixture.drops, fixture.state_name()), (1, "refused"));
+    let repeated = fixture
         .table
         .on_message(at(2), other(changes(11, 1)), |_| digest(0));
     assert_eq!(repeated, Err(IgnoredMessage::Version));
-    assert_eq!(tested.applied, [0_u64; 0]);
-    tested.take(at(3), presence(11, 5), 0);
-    assert_eq!(tested.state_name(), "joining", "it was replaced");
+    assert_eq!(fixture.applied, [0_u64; 0]);
+    fixture.take(at(3), presence(11, 5), 0);
+    assert_eq!(fixture.state_name(), "joining", "it was replaced");
 }
 
 #[test]
 fn a_peer_with_other_settings_is_refused() {
-    let mut tested = Tested::new();
+    let mut fixture = TableFixture::new();
     let mut message = presence(10, 5);
     message.presence.as_mut().expect("a presence").settings = 78;
-    tested.take(at(0), message.clone(), 0);
-    assert_eq!(tested.state_name(), "refused");
-    let again = tested.table.on_message(at(1), message, |_| digest(0));
+    fixture.take(at(0), message.clone(), 0);
+    assert_eq!(fixture.state_name(), "refused");
+    let again = fixture.table.on_message(at(1), message, |_| digest(0));
     assert_eq!(again, Err(IgnoredMessage::Settings));
-    tested.take(at(2), changes(1, 1), 0);
-    assert_eq!(tested.applied, [0_u64; 0]);
+    fixture.take(at(2), changes(1, 1), 0);
+    assert_eq!(fixture.applied, [0_u64; 0]);
 }
 
 #[test]
 fn a_message_with_the_own_id_is_of_another_process_and_not_used() {
-    let mut tested = Tested::new();
+    let mut fixture = TableFixture::new();
     let message = Envelope {
         sender: OWN.id,
         ..presence(1, 1)
     };
-    let taken = tested.table.on_message(at(0), message, |_| digest(0));
+    let taken = fixture.table.on_message(at(0), message, |_| digest(0));
     assert_eq!(taken, Err(IgnoredMessage::DuplicateId));
 }
 
 #[test]
 fn the_number_of_peers_is_bounded_and_lost_ones_make_room() {
-    let mut tested = Tested::new();
+    let mut fixture = TableFixture::new();
     let message = |sender| Envelope {
         sender,
         ..presence(0, 0)
     };
     let most = PeerTable::MOST as u64;
     for sender in 2..2 + most {
-        tested.take(at(0), message(sender), 0);
+        fixture.take(at(0), message(sender), 0);
     }
-    let full = tested.table.on_message(at(1), message(9999), |_| digest(0));
+    let full = fixture
+        .table
+        .on_message(at(1), message(9999), |_| digest(0));
     assert_eq!(full, Err(IgnoredMessage::TooManyPeers));
-    let _lost = tested.table.tick(at(15_000));
-    tested.take(at(15_001), message(9999), 0);
-    assert_eq!(tested.table.all().count(), PeerTable::MOST);
+    let _lost = fixture.table.tick(at(15_000));
+    fixture.take(at(15_001), message(9999), 0);
+    assert_eq!(fixture.table.all().count(), PeerTable::MOST);
 }
 
 proptest! {
@@ -324,18 +335,18 @@ proptest! {
         received in prop::collection::vec((1u64..40, 1u64..4), 0..60),
         last in 1u64..44,
     ) {
-        let mut tested = Tested::live(0);
+        let mut fixture = TableFixture::live(0);
         for (first, count) in received {
-            tested.take(at(1), changes(first, count), 0);
+            fixture.take(at(1), changes(first, count), 0);
         }
-        let expected: Vec<u64> = (1..=tested.applied.len() as u64).collect();
-        prop_assert_eq!(&tested.applied, &expected);
-        let applied = tested.applied.len() as u64;
-        tested.take(at(2), presence(last, 5), 5);
+        let expected: Vec<u64> = (1..=fixture.applied.len() as u64).collect();
+        prop_assert_eq!(&fixture.applied, &expected);
+        let applied = fixture.applied.len() as u64;
+        fixture.take(at(2), presence(last, 5), 5);
         if applied < last {
-            prop_assert!(tested.fetches > 0);
-            tested.state(last);
-            let peer = tested.table.all().next().expect("a peer");
+            prop_assert!(fixture.fetches > 0);
+            fixture.state(last);
+            let peer = fixture.table.all().next().expect("a peer");
             prop_assert_eq!(peer.state(), PeerState::Live);
         }
     }

@@ -115,13 +115,13 @@ pub(crate) struct Change {
 pub(crate) enum ChangeKind {
     /// A request was dispatched.
     #[prost(message, tag = "1")]
-    Opened(Opened),
+    Opened(OpenRequest),
     /// The prompt of the request with this id is computed.
     #[prost(uint64, tag = "2")]
     FirstToken(u64),
     /// A request has ended.
     #[prost(message, tag = "3")]
-    Closed(Closed),
+    Closed(RequestEnd),
     /// A sample of a worker's speed.
     #[prost(message, tag = "4")]
     Sample(Sample),
@@ -144,7 +144,7 @@ pub(crate) enum ChangeKind {
 
 /// A dispatched request. Times are milliseconds.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Opened {
+pub(crate) struct OpenRequest {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
     /// Position of the worker's name.
@@ -180,7 +180,7 @@ pub(crate) struct Opened {
 
 /// The end of a request.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Closed {
+pub(crate) struct RequestEnd {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
     /// Whether its target received the prompt.
@@ -317,7 +317,7 @@ pub(crate) struct StatePage {
     #[prost(string, repeated, tag = "4")]
     pub(crate) workers: Vec<String>,
     #[prost(message, repeated, tag = "5")]
-    pub(crate) open: Vec<Opened>,
+    pub(crate) open: Vec<OpenRequest>,
     /// The range begins after this id.
     #[prost(uint64, tag = "6")]
     pub(crate) after: u64,

@@ -27,9 +27,9 @@ pub(super) struct ActiveBlocks {
 
 /// An unused table of nodes.
 #[derive(Debug)]
-pub(crate) struct RetiredNodes(
-    #[allow(dead_code, reason = "it is kept to be dropped")] ChunkedList<SequenceNode>,
-);
+pub(crate) struct RetiredNodes {
+    _nodes: ChunkedList<SequenceNode>,
+}
 
 /// The node at which a sequence ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +228,8 @@ impl ActiveBlocks {
         self.free.push(id);
         if self.free.len() == self.nodes.len() && self.nodes.has_grown() {
             // The table of a burst must not stay allocated.
-            self.retired.push(RetiredNodes(mem::take(&mut self.nodes)));
+            let _nodes = mem::take(&mut self.nodes);
+            self.retired.push(RetiredNodes { _nodes });
             self.free = Vec::new();
         }
     }

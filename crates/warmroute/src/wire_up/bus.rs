@@ -29,11 +29,11 @@ const LOCAL: &str = "nats://127.0.0.1:4222";
 const VARIABLE: &str = "NATS_SERVER";
 /// Longest wait for the server at the start, where the start needs it.
 const PATIENCE: Duration = Duration::from_secs(15);
-
 /// Longest wait for the server where the start can go on without it.
 const FIRST_CONNECTION: Duration = Duration::from_secs(3);
-/// Longest time for reading a snapshot, and most bytes of one.
+/// Longest time for reading a snapshot.
 const RESTORE: Duration = Duration::from_secs(60);
+/// Most bytes of a snapshot.
 const LARGEST_SNAPSHOT: u64 = 16 << 30;
 
 /// The parts that use the bus.

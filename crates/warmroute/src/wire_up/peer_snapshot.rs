@@ -8,7 +8,7 @@ use kv_index::KvIndex;
 use replicas::PeerSnapshots;
 use tokio::time::timeout;
 
-use crate::index_snapshot;
+use crate::{index_snapshot, settings::admin_token};
 
 /// Longest time for the copy; without it the index starts empty.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -16,8 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Loads the index of the first peer that has one into the empty index, and returns its workers.
 /// `None`: there are no peers, or none of them answers.
 pub(super) async fn load(settings: &Settings, index: &Arc<KvIndex>) -> Option<Vec<NumberedWorker>> {
-    let token = super::replicas::token(settings);
+    let token = admin_token(settings);
     let limit = usize::try_from(settings.kv_events.memory_budget).unwrap_or(usize::MAX);
+    // The exchange reports settings that cannot be used.
     let peers = PeerSnapshots::of(&settings.replicas, token.as_deref(), limit).ok()?;
     let Ok(found) = timeout(PATIENCE, peers.first()).await else {
         tracing::warn!(limit = ?PATIENCE, "the index of a peer was not copied in time: it starts without");

@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::ListenAddresses;
 #[cfg(feature = "nats")]
 use super::bus::SharedBus;
-use crate::index_snapshot;
+use crate::{index_snapshot, settings::admin_token};
 
 /// The parts that replicas are connected with.
 pub(super) struct ReplicaNeighbours {
@@ -78,7 +78,8 @@ pub(super) fn start(
         notes,
         #[cfg(feature = "nats")]
         bus: bus.as_ref().map(|bus| Arc::clone(&bus.connection)),
-        token: token(settings),
+        // The peers' listeners take the same one.
+        token: admin_token(settings),
         clock,
     };
     Replicas::start(parts, registry).map(Arc::new)
@@ -108,14 +109,6 @@ fn address(settings: &Settings, addresses: &ListenAddresses) -> String {
         }
         _ => format!("{scheme}://{bound}"),
     }
-}
-
-/// Returns the admin token, which the peers' listeners take as well. The start has checked the
-/// file.
-pub(super) fn token(settings: &Settings) -> Option<String> {
-    let path = settings.admin.token_file.as_ref()?;
-    let text = std::fs::read_to_string(path).ok()?;
-    Some(text.trim().to_owned())
 }
 
 /// The names of the fleet's workers.

@@ -189,14 +189,7 @@ pub(crate) async fn logged(server: &NatsServer, names: &LogNames) -> Vec<u64> {
 }
 
 pub(crate) async fn jetstream(server: &NatsServer) -> JetStream {
-    let dialer = NatsDialer {
-        server: server.url().parse().unwrap(),
-        credentials: None,
-        trust: None,
-        destinations: Destinations::Any,
-        name: "test".to_owned(),
-    };
-    JetStream::new(dialer.open().await.unwrap().client.clone())
+    JetStream::new(server.dialer().open().await.unwrap().client.clone())
 }
 
 /// A TCP proxy in front of the server whose connections can be cut.
