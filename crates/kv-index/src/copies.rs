@@ -32,6 +32,16 @@ const MAX_COUNTED: usize = 4096;
 /// Maximum counted copies beside the first one.
 const MAX_SPARE: u8 = 7;
 
+/// Count of one block, to be saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CountedBlock {
+    pub(crate) block: BlockRef,
+    /// Copies beside the first one.
+    pub(crate) spare: u8,
+    /// If its credit is unbacked: the number of the removal with which it ends.
+    pub(crate) lapses: Option<u64>,
+}
+
 /// Copy count of one held block.
 #[derive(Clone, Copy, Debug, Default)]
 struct CopyCount {
@@ -57,6 +67,8 @@ pub(crate) struct Copies {
     spares: u64,
     /// Removals announced so far.
     removals: u64,
+    /// Whether a snapshot in progress has these counts.
+    saved: bool,
 }
 
 impl Copies {
@@ -70,6 +82,48 @@ impl Copies {
         self.counted.len() as u64
     }
 
+    /// Returns the number of removals announced so far.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals
+    }
+
+    /// Begins a snapshot, which has no counts yet.
+    pub(crate) fn begin_save(&mut self) {
+        self.saved = false;
+    }
+
+    /// Returns the counts, unless the snapshot in progress has them as they are.
+    pub(crate) fn take_unsaved(&mut self) -> Option<Vec<CountedBlock>> {
+        if std::mem::replace(&mut self.saved, true) {
+            return None;
+        }
+        let to_save = |(block, counted): (&BlockRef, &CopyCount)| CountedBlock {
+            block: *block,
+            spare: counted.spare,
+            lapses: counted.trust.map(|trust| trust.lapses),
+        };
+        Some(self.counted.iter().map(to_save).collect())
+    }
+
+    /// Restores the count of a held block, which must have none. A further block than the bound
+    /// counts as held once.
+    pub(crate) fn restore(&mut self, counted: CountedBlock) {
+        let CountedBlock {
+            block,
+            spare,
+            lapses,
+        } = counted;
+        if self.counted.len() >= MAX_COUNTED {
+            return;
+        }
+        self.saved = false;
+        let spare = spare.min(MAX_SPARE);
+        let trust = lapses.map(|lapses| UnbackedCredit { lapses });
+        self.counted.insert(block, CopyCount { spare, trust });
+        self.spares += u64::from(spare);
+        self.lapses.extend(lapses.map(|lapses| (lapses, block)));
+    }
+
     /// Returns the counted blocks.
     #[cfg(test)]
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockRef> {
@@ -81,6 +135,7 @@ impl Copies {
         if self.counted.len() >= MAX_COUNTED && !self.counted.contains_key(&key) {
             return;
         }
+        self.saved = false;
         let counted = self.counted.entry(key).or_default();
         if counted.spare < MAX_SPARE {
             counted.spare += 1;
@@ -123,6 +178,7 @@ impl Copies {
         let Some(counted) = self.counted.get_mut(&key) else {
             return;
         };
+        self.saved = false;
         if let Some(trust) = counted.trust.take() {
             self.lapses.remove(&(trust.lapses, key));
         }
@@ -146,6 +202,7 @@ impl Copies {
         else {
             return false;
         };
+        self.saved = false;
         counted.spare -= 1;
         self.spares -= 1;
         let lapses = self
@@ -176,6 +233,7 @@ impl Copies {
         let lapsed = self.counted.drain().filter_map(on_trust).collect();
         self.lapses.clear();
         self.spares = 0;
+        self.saved = false;
         lapsed
     }
 
@@ -199,6 +257,7 @@ impl Copies {
         let Some(counted) = self.counted.remove(&key) else {
             return;
         };
+        self.saved = false;
         self.spares -= u64::from(counted.spare);
         if let Some(trust) = counted.trust {
             self.lapses.remove(&(trust.lapses, key));

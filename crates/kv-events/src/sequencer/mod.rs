@@ -43,9 +43,7 @@ pub use continuation::{AcceptedBatch, AcceptedRecord, Continuation, Continuation
 pub use counts::{EventKindCounts, SequencerCounts};
 pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
 use pending::PendingQueue;
-use phase::{
-    PendingResync, Purpose, ReplayProgress, ReplayRetry, ResumeState, Resumption, SequencerPhase,
-};
+use phase::{PendingResync, Purpose, ReplayProgress, ReplayRetry, ResumeState, SequencerPhase};
 
 /// The state machine of one stream.
 #[derive(Debug)]
@@ -67,7 +65,7 @@ pub struct Sequencer {
     pending_resync: PendingResync,
     /// While a resync repeats batches applied before: the last of them.
     repeated_until: Option<StreamPosition>,
-    resumption: Resumption,
+    resumption: ResumeState,
     accepted: AcceptedBatches,
 }
 
@@ -75,8 +73,8 @@ impl Sequencer {
     /// Creates the sequencer of a stream without a connection.
     pub fn new(settings: SequencerSettings) -> Self {
         let resumption = match settings.resume {
-            Some(_) => Resumption::UNPROVEN,
-            None => Resumption::default(),
+            Some(_) => ResumeState::Unproven,
+            None => ResumeState::Ended,
         };
         Self {
             pending: PendingQueue::new(settings.max_pending_batches, settings.max_pending_bytes),
@@ -147,7 +145,7 @@ impl Sequencer {
 
     fn connected(&mut self, actions: &mut Vec<Action>) {
         self.pending.clear();
-        if self.resumption.state == ResumeState::Unproven && !self.settings.replay {
+        if self.resumption == ResumeState::Unproven && !self.settings.replay {
             self.forget(actions);
         }
         self.returning = self.last.is_some() || self.unnumbered;
@@ -201,7 +199,7 @@ impl Sequencer {
     fn forget(&mut self, actions: &mut Vec<Action>) {
         self.last = None;
         self.repeated_until = None;
-        self.resumption = Resumption::default();
+        self.resumption = ResumeState::Ended;
         self.batches.forget();
         actions.push(Action::Clear);
     }
@@ -221,7 +219,7 @@ impl Sequencer {
         self.last = Some(position);
         self.batches.apply(payload, actions);
         let repeated = self.repeated_until.take_if(|until| until.seq <= seq);
-        if std::mem::take(&mut self.resumption.next_may_repeat) || repeated.is_some() {
+        if repeated.is_some() {
             actions.push(Action::Loss);
         }
     }

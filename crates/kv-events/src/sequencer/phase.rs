@@ -43,22 +43,6 @@ pub(super) enum Purpose {
     Resync,
 }
 
-/// The continuation of an earlier process's blocks.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Resumption {
-    pub(super) state: ResumeState,
-    /// Whether the index may have a part of the next batch: the process may have been saved in the
-    /// middle of it.
-    pub(super) next_may_repeat: bool,
-}
-
-impl Resumption {
-    pub(super) const UNPROVEN: Self = Self {
-        state: ResumeState::Unproven,
-        next_may_repeat: true,
-    };
-}
-
 /// How far the continuation of an earlier process's blocks is proven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ResumeState {

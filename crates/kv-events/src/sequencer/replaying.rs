@@ -33,7 +33,7 @@ impl Sequencer {
                 if last.is_some_and(|last| seq < last.seq) {
                     return;
                 }
-                if self.resumption.state == ResumeState::Unproven
+                if self.resumption == ResumeState::Unproven
                     && !self.prove_resumption(seq, payload, actions)
                 {
                     return;
@@ -81,7 +81,7 @@ impl Sequencer {
             return self.continue_replay(replay, actions);
         }
         match replay.purpose {
-            Purpose::Recognise if self.resumption.state == ResumeState::Unproven => {
+            Purpose::Recognise if self.resumption == ResumeState::Unproven => {
                 self.drop_resumption(actions);
             }
             Purpose::Recognise => self.request_replay(0, Purpose::Rebirth, actions),
@@ -116,7 +116,7 @@ impl Sequencer {
         if replay.received >= LONG {
             return self.continue_replay(replay, actions);
         }
-        if self.resumption.state == ResumeState::Unproven {
+        if self.resumption == ResumeState::Unproven {
             self.forget(actions);
             self.returning = false;
         }

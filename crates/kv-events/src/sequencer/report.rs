@@ -56,7 +56,7 @@ impl Sequencer {
     pub fn position(&self) -> Option<StreamPosition> {
         let continues = self.settings.replay
             && self.repeated_until.is_none()
-            && self.resumption.state != ResumeState::Unproven;
+            && self.resumption != ResumeState::Unproven;
         self.last.filter(|_| continues)
     }
 

@@ -16,7 +16,7 @@ impl Sequencer {
     ) -> bool {
         let proven = self.last.is_some_and(|last| last.is_at(seq, payload));
         if proven {
-            self.resumption.state = ResumeState::Proven;
+            self.resumption = ResumeState::Proven;
         } else {
             self.drop_resumption(actions);
         }
@@ -32,8 +32,8 @@ impl Sequencer {
 
     /// Confirms proven blocks once the batches behind their position are applied.
     pub(super) fn confirm_resumption(&mut self, actions: &mut Vec<Action>) {
-        if self.resumption.state == ResumeState::Proven {
-            self.resumption.state = ResumeState::Ended;
+        if self.resumption == ResumeState::Proven {
+            self.resumption = ResumeState::Ended;
             actions.push(Action::Confirm);
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     SaveSummary, SnapshotError, TargetDigest,
     index_copy::{CopyEnd, IndexCopy, RunCopies},
     snapshot,
-    state::LoadRule,
+    state::{LoadRule, PieceToCopy},
 };
 
 impl KvIndex {
@@ -115,8 +115,14 @@ impl KvIndex {
         loop {
             // Changes never outrun the copy for ever, since the pieces grow.
             let room = items_per_hold.max(1) << (repeats / REPEATS_PER_ROOM).min(24);
+            let to_copy = PieceToCopy {
+                from: next,
+                room,
+                // A batch that is being applied is complete soon.
+                whole_batches: repeats < REPEATS_PER_ROOM,
+            };
             let copied = self
-                .with(|state, core| Some(state.copy_piece(core, &mut piece, next, room)))
+                .with(|state, core| Some(state.copy_piece(core, &mut piece, to_copy)))
                 .ok_or_else(given_up)?;
             between();
             copy.append(&mut piece);

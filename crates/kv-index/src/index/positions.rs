@@ -8,12 +8,12 @@ use crate::state::ClearScope;
 impl KvIndex {
     /// Records the batch up to which all updates of a target's stream are applied; a snapshot
     /// contains it. `None`: another process could not continue there. Updates of the next batch may
-    /// be applied already, so a process that continues applies that one as a whole, and then calls
-    /// [`KvIndex::mark_loss`].
+    /// be applied already: a process that continues applies that one as a whole, and this index
+    /// counts what it repeats once.
     ///
     /// A target that is cleared has no position until the next call.
     pub fn note_position(&self, target: Target, position: Option<StreamPosition>) {
-        self.with(|state, _| state.note_position(target, position));
+        self.with(|state, core| state.note_position(core, target, position));
     }
 
     /// Returns the position at which a target's stream must continue for its restored blocks to be

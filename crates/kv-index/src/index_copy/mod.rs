@@ -14,6 +14,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 use kv_blocks::{EngineHash, Namespace, SequenceHash};
 
 use crate::{
+    copies::CountedBlock,
     namespaces::NamespaceId,
     snapshot::{HolderRecord, NameStretch, ParentLink, TargetRecord},
 };
@@ -45,6 +46,8 @@ pub(crate) struct RunCopies {
     pub(crate) engine: Vec<EngineHash>,
     /// Namespaces of the runs, some of them several times.
     spaces: Vec<(NamespaceId, Arc<Namespace>)>,
+    /// The counted blocks of some slots.
+    counted: Vec<(u32, Vec<CountedBlock>)>,
 }
 
 /// Lengths of the arrays before a run is copied.
@@ -103,6 +106,11 @@ impl RunCopies {
         }
     }
 
+    /// Records the counted blocks of a slot.
+    pub(crate) fn add_counted(&mut self, slot: u32, blocks: Vec<CountedBlock>) {
+        self.counted.push((slot, blocks));
+    }
+
     fn clear(&mut self) {
         self.runs.clear();
         self.freed.clear();
@@ -111,6 +119,7 @@ impl RunCopies {
         self.names.clear();
         self.engine.clear();
         self.spaces.clear();
+        self.counted.clear();
     }
 }
 
@@ -118,6 +127,8 @@ impl RunCopies {
 #[derive(Debug)]
 pub(crate) struct CopyEnd {
     pub(crate) targets: Vec<TargetRecord>,
+    /// Removals announced so far, by slot, of targets with counted blocks.
+    pub(crate) removals: HashMap<u32, u64>,
     /// Distinct blocks with a holder.
     pub(crate) blocks: u64,
     /// Pairs of block and target.
@@ -132,6 +143,8 @@ pub(crate) struct IndexCopy {
     latest: Vec<u32>,
     /// The namespace that each number stood for last.
     spaces: HashMap<NamespaceId, Arc<Namespace>>,
+    /// The counted blocks of each slot.
+    counted: HashMap<u32, Vec<CountedBlock>>,
 }
 
 impl IndexCopy {
@@ -158,6 +171,7 @@ impl IndexCopy {
         self.copies.names.append(&mut piece.names);
         self.copies.engine.append(&mut piece.engine);
         self.spaces.extend(piece.spaces.drain(..));
+        self.counted.extend(piece.counted.drain(..));
         piece.clear();
     }
 

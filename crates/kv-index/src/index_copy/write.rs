@@ -15,7 +15,7 @@ use super::{CopyEnd, IndexCopy, RunCopy};
 use crate::{
     namespaces::NamespaceId,
     report::count,
-    snapshot::{HolderRecord, NameStretch, NamespaceRecord, RunRecord, SnapshotWriter},
+    snapshot::{CopyRecord, HolderRecord, NameStretch, NamespaceRecord, RunRecord, SnapshotWriter},
     state::SaveSummary,
 };
 
@@ -34,6 +34,8 @@ struct RunToSave {
 struct SavedNumbers {
     slots: HashSet<u32>,
     groups: HashSet<u32>,
+    /// The copies in each run, in the order of their slots.
+    copies: HashMap<u32, Vec<CopyRecord>>,
 }
 
 impl IndexCopy {
@@ -48,6 +50,7 @@ impl IndexCopy {
         let numbers = SavedNumbers {
             slots: end.targets.iter().map(|target| target.slot).collect(),
             groups: members.map(|member| member.group).collect(),
+            copies: self.copies_by_run(end),
         };
         let mut file = SnapshotWriter::new(to, scheme)?;
         for target in &end.targets {
@@ -67,6 +70,25 @@ impl IndexCopy {
             memberships: end.memberships,
             bytes: file.finish()?,
         })
+    }
+
+    fn copies_by_run(&self, end: &CopyEnd) -> HashMap<u32, Vec<CopyRecord>> {
+        let mut by_run: HashMap<u32, Vec<CopyRecord>> = HashMap::new();
+        for target in &end.targets {
+            let removals = end.removals.get(&target.slot).copied().unwrap_or(0);
+            for counted in self.counted.get(&target.slot).into_iter().flatten() {
+                by_run
+                    .entry(counted.block.run)
+                    .or_default()
+                    .push(CopyRecord {
+                        slot: target.slot,
+                        at: counted.block.at,
+                        spare: counted.spare,
+                        lapses_after: counted.lapses.map(|at| at.saturating_sub(removals)),
+                    });
+            }
+        }
+        by_run
     }
 
     fn choose(&self, numbers: &SavedNumbers) -> Vec<RunToSave> {
@@ -158,6 +180,7 @@ impl IndexCopy {
             holders: &holders,
             names: &names,
             engine: &engine,
+            copies: numbers.copies.get(&copy.run).map_or(&[], Vec::as_slice),
         })
     }
 }

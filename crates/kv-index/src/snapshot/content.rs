@@ -5,7 +5,8 @@ use std::ops::Range;
 use kv_blocks::{EngineHash, SequenceHash};
 
 use super::{
-    HolderRecord, NameStretch, NamespaceRecord, ParentLink, RecordCounts, RunRecord, TargetRecord,
+    CopyRecord, HolderRecord, NameStretch, NamespaceRecord, ParentLink, RecordCounts, RunRecord,
+    TargetRecord,
 };
 
 /// A whole snapshot. Every number in it refers to an existing item, parents come before children,
@@ -22,6 +23,7 @@ pub(crate) struct SnapshotContent {
     pub(super) holders: Vec<HolderRecord>,
     pub(super) names: Vec<NameStretch>,
     pub(super) engine: Vec<EngineHash>,
+    pub(super) copies: Vec<CopyRecord>,
     pub(super) bytes: u64,
 }
 
@@ -36,6 +38,7 @@ pub(super) struct SnapshotRun {
     pub(super) holders: Range<usize>,
     pub(super) names: Range<usize>,
     pub(super) engine: Range<usize>,
+    pub(super) copies: Range<usize>,
 }
 
 impl SnapshotContent {
@@ -60,6 +63,7 @@ impl SnapshotContent {
             holders: &self.holders[run.holders.clone()],
             names: &self.names[run.names.clone()],
             engine: &self.engine[run.engine.clone()],
+            copies: &self.copies[run.copies.clone()],
         })
     }
 
@@ -81,6 +85,7 @@ impl SnapshotContent {
             blocks: self.hashes.len() as u64,
             holders: self.holders.len() as u64,
             names: self.engine.len() as u64,
+            copies: self.copies.len() as u64,
         }
     }
 }

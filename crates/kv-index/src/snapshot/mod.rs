@@ -29,8 +29,8 @@ pub(crate) use {
     content::SnapshotContent,
     read::read,
     records::{
-        HolderRecord, MAX_RUN_BLOCKS, MemberRecord, NameStretch, NamespaceRecord, ParentLink,
-        RecordCounts, RunRecord, TargetRecord,
+        CopyRecord, HolderRecord, MAX_RUN_BLOCKS, MemberRecord, NameStretch, NamespaceRecord,
+        ParentLink, PositionRecord, RecordCounts, RunRecord, TargetRecord,
     },
     write::SnapshotWriter,
 };

@@ -13,7 +13,7 @@ use super::{SnapshotError, cursor::Cursor};
 /// The first bytes of every snapshot.
 pub(super) const MAGIC: [u8; 8] = *b"kv-index";
 /// The only format version written and read. It changes with any change of the layout.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Size at which a page is written: large enough that its head costs nothing, small enough to stay
 /// in the processor's cache while it is checked and decoded.

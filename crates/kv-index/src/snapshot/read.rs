@@ -11,8 +11,8 @@ use std::{
 use kv_blocks::{DpRank, HashScheme, Namespace, PromptIdentity, StreamPosition, Target, WorkerId};
 
 use super::{
-    MemberRecord, NamespaceRecord, RecordCounts, SnapshotContent, SnapshotError, TargetRecord,
-    cursor::Cursor, page::PageReader, records::kind,
+    MemberRecord, NamespaceRecord, PositionRecord, RecordCounts, SnapshotContent, SnapshotError,
+    TargetRecord, cursor::Cursor, page::PageReader, records::kind,
 };
 
 type ReadResult = Result<(), SnapshotError>;
@@ -91,6 +91,7 @@ impl SnapshotReader {
             kind::RUN => self.run(page)?,
             kind::HOLDERS => self.holders(page)?,
             kind::NAMES => self.names(page)?,
+            kind::COPIES => self.copies(page)?,
             kind::END => {
                 self.end(page)?;
                 return Ok(AfterRecord::End);
@@ -161,9 +162,12 @@ impl SnapshotReader {
             None
         };
         let position = if page.flag()? {
-            Some(StreamPosition {
-                seq: page.u64()?,
-                digest: page.u64()?,
+            Some(PositionRecord {
+                batch: StreamPosition {
+                    seq: page.u64()?,
+                    digest: page.u64()?,
+                },
+                within_next: page.flag()?,
             })
         } else {
             None
@@ -198,6 +202,7 @@ impl SnapshotReader {
             blocks: page.u64()?,
             holders: page.u64()?,
             names: page.u64()?,
+            copies: page.u64()?,
         };
         let read = self.content.counts();
         if written != read {

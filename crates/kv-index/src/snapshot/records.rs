@@ -30,7 +30,16 @@ pub(crate) struct TargetRecord {
     /// Its membership of a hash group.
     pub(crate) member: Option<MemberRecord>,
     /// The batch of its stream up to which its blocks are known.
-    pub(crate) position: Option<StreamPosition>,
+    pub(crate) position: Option<PositionRecord>,
+}
+
+/// A position in a target's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PositionRecord {
+    /// The batch up to which all updates are in the content.
+    pub(crate) batch: StreamPosition,
+    /// Whether updates of the next batch may be in it, too.
+    pub(crate) within_next: bool,
 }
 
 /// A target's membership of a group of engines that give the same content the same hash.
@@ -61,6 +70,9 @@ pub(crate) struct RunRecord<'a> {
     pub(crate) names: &'a [NameStretch],
     /// The engine hashes of all `names`, one stretch after the other.
     pub(crate) engine: &'a [EngineHash],
+    /// Blocks that a holder has several times on its device, or whose credit is unbacked. In a read
+    /// snapshot: in the order of slot and block, none twice.
+    pub(crate) copies: &'a [CopyRecord],
 }
 
 impl<'a> RunRecord<'a> {
@@ -92,6 +104,17 @@ pub(crate) struct HolderRecord {
     pub(crate) end: u32,
 }
 
+/// How often the target of `slot` holds a block of a run on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CopyRecord {
+    pub(crate) slot: u32,
+    pub(crate) at: u32,
+    /// Copies beside the first one.
+    pub(crate) spare: u8,
+    /// If its credit is unbacked: the number of further removals with which it ends.
+    pub(crate) lapses_after: Option<u64>,
+}
+
 /// `count` consecutive blocks of a run, from block `at`, with engine hashes in `group`. A block
 /// may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +135,7 @@ pub(crate) struct RecordCounts {
     pub(crate) blocks: u64,
     pub(crate) holders: u64,
     pub(crate) names: u64,
+    pub(crate) copies: u64,
 }
 
 /// First byte of every record.
@@ -122,5 +146,6 @@ pub(super) mod kind {
     pub(in crate::snapshot) const RUN: u8 = 4;
     pub(in crate::snapshot) const HOLDERS: u8 = 5;
     pub(in crate::snapshot) const NAMES: u8 = 6;
-    pub(in crate::snapshot) const END: u8 = 7;
+    pub(in crate::snapshot) const COPIES: u8 = 7;
+    pub(in crate::snapshot) const END: u8 = 8;
 }

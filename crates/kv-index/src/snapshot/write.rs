@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use kv_blocks::{BlockSize, HashScheme, Namespace, PromptIdentity, Tier};
 
 use super::{
-    HolderRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord, TargetRecord,
+    CopyRecord, HolderRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord,
+    TargetRecord,
     page::{PageWriter, too_long},
     records::kind,
 };
@@ -92,7 +93,8 @@ impl<'w> SnapshotWriter<'w> {
             }
             page.push(u8::from(position.is_some()));
             if let Some(position) = position {
-                u64s(page, &[position.seq, position.digest]);
+                u64s(page, &[position.batch.seq, position.batch.digest]);
+                page.push(u8::from(position.within_next));
             }
             Ok(())
         })
@@ -135,7 +137,9 @@ impl<'w> SnapshotWriter<'w> {
                 Ok(())
             })?;
         }
-        Ok(())
+        run.copies
+            .chunk_by(|one, next| one.slot == next.slot)
+            .try_for_each(|of_slot| self.copies(of_slot))
     }
 
     /// Ends the snapshot. Returns its bytes.
@@ -147,10 +151,14 @@ impl<'w> SnapshotWriter<'w> {
             blocks,
             holders,
             names,
+            copies,
         } = self.counts;
         self.pages.record(|page| {
             page.push(kind::END);
-            u64s(page, &[spaces, targets, runs, blocks, holders, names]);
+            u64s(
+                page,
+                &[spaces, targets, runs, blocks, holders, names, copies],
+            );
             Ok(())
         })?;
         self.pages.finish()
@@ -172,6 +180,24 @@ impl<'w> SnapshotWriter<'w> {
             u32s(page, &[length("the holders of a run", holders.len())?]);
             for record in holders {
                 u32s(page, &[record.slot]);
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes how often one holder has blocks.
+    fn copies(&mut self, copies: &[CopyRecord]) -> io::Result<()> {
+        let Some(CopyRecord { slot, .. }) = copies.first() else {
+            return Ok(());
+        };
+        self.counts.copies += copies.len() as u64;
+        self.pages.record(|page| {
+            page.push(kind::COPIES);
+            u32s(page, &[*slot, length("the copies of a run", copies.len())?]);
+            for record in copies {
+                u32s(page, &[record.at]);
+                page.extend([record.spare, u8::from(record.lapses_after.is_some())]);
+                u64s(page, record.lapses_after.as_slice());
             }
             Ok(())
         })

@@ -191,6 +191,7 @@ impl IndexState {
     }
 
     fn begin(&mut self, slot: u32, what: &ClearScope) {
+        self.note_update(slot);
         match what {
             ClearScope::All => {
                 self.targets.get_mut(slot).torn = false;

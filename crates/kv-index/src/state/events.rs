@@ -43,6 +43,7 @@ impl IndexState {
         if !fits || self.targets.get(slot).model.is_none() {
             return refused;
         }
+        self.note_update(slot);
         let applied = self.store_or_cut(core, slot, stored);
         if applied.applied > 0 {
             self.learn_block_size(slot, stored);

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     SnapshotError,
+    copies::CountedBlock,
     engine_hashes::{GroupMembership, NamedStretch},
     lookup::SharedIndex,
     namespaces::RunNamespace,
@@ -225,6 +226,7 @@ impl IndexState {
             self.count_spans(spans);
         }
         self.load_names(record, numbers, run);
+        self.load_copies(record, numbers, run);
         Ok((run, reach))
     }
 
@@ -239,6 +241,24 @@ impl IndexState {
                 };
                 self.names.restore_hashes(*member, run, &stretch);
             }
+        }
+    }
+
+    fn load_copies(&mut self, record: &RunRecord<'_>, numbers: &NumberMap, run: u32) {
+        for copy in record.copies {
+            let Some(slot) = numbers.slots.get(&copy.slot) else {
+                continue;
+            };
+            self.targets.copies(*slot, |copies| {
+                let lapses = copy
+                    .lapses_after
+                    .map(|after| copies.removals().saturating_add(after));
+                copies.restore(CountedBlock {
+                    block: BlockRef { run, at: copy.at },
+                    spare: copy.spare,
+                    lapses,
+                });
+            });
         }
     }
 

@@ -29,7 +29,7 @@ mod tests;
 
 pub(crate) use self::loading::LoadRule;
 pub(crate) use self::{
-    clearing::ClearScope, index_state::IndexState, speculate::ExpectedChain,
+    clearing::ClearScope, index_state::IndexState, saving::PieceToCopy, speculate::ExpectedChain,
     speculative_entries::SpeculationKind,
 };
 pub use self::{loading::LoadSummary, saving::SaveSummary, speculative_entries::SpeculationId};

@@ -31,6 +31,7 @@ impl IndexState {
         let Some(slot) = self.targets.find(target) else {
             return UpdateOutcome::applied(0, named.hashes.len());
         };
+        self.note_update(slot);
         let mut room = EvictionEffort::default();
         let (mut applied, moved_before) = (0, self.counts.moved);
         let mut rest = &named.hashes[..];

@@ -2,14 +2,39 @@
 
 use kv_blocks::{BlockSize, StreamPosition, Target};
 
-use super::{IndexState, targets::OwnBlockSize};
-use crate::lookup::SharedIndex;
+use super::{
+    IndexState,
+    targets::{NextBatch, OwnBlockSize},
+};
+use crate::{lookup::SharedIndex, snapshot::PositionRecord};
 
 impl IndexState {
-    /// Records the batch up to which all updates of a target are applied.
-    pub(crate) fn note_position(&mut self, target: Target, position: Option<StreamPosition>) {
-        if let Some(slot) = self.targets.find(target) {
-            self.targets.get_mut(slot).resumption.position = position;
+    /// Records the batch up to which all updates of a target are applied. A batch that repeated
+    /// updates of an earlier process is a loss: their copies are counted once.
+    pub(crate) fn note_position(
+        &mut self,
+        core: &SharedIndex,
+        target: Target,
+        position: Option<StreamPosition>,
+    ) {
+        let Some(slot) = self.targets.find(target) else {
+            return;
+        };
+        let state = &mut self.targets.get_mut(slot).resumption;
+        if state.position == position && state.next_batch == NextBatch::Repeats {
+            return;
+        }
+        state.position = position;
+        if std::mem::take(&mut state.next_batch) == NextBatch::Repeats {
+            self.mark_loss(core, target);
+        }
+    }
+
+    /// Records that an update of a target is applied.
+    pub(super) fn note_update(&mut self, slot: u32) {
+        let next = &mut self.targets.get_mut(slot).resumption.next_batch;
+        if *next == NextBatch::Ahead {
+            *next = NextBatch::Begun;
         }
     }
 
@@ -37,9 +62,12 @@ impl IndexState {
     }
 
     /// Withholds the credit for a target's blocks until [`IndexState::confirm`].
-    pub(super) fn await_proof(&mut self, core: &SharedIndex, slot: u32, at: StreamPosition) {
+    pub(super) fn await_proof(&mut self, core: &SharedIndex, slot: u32, at: PositionRecord) {
         let owner = self.targets.get_mut(slot);
-        owner.resumption.position = Some(at);
+        owner.resumption.position = Some(at.batch);
+        if at.within_next {
+            owner.resumption.next_batch = NextBatch::Repeats;
+        }
         if owner.is_credited() {
             core.set_untrusted(slot, true);
         }
@@ -62,7 +90,10 @@ impl IndexState {
     /// Ends the wait for a proof, since the blocks that wait for it are being cleared.
     pub(crate) fn end_resumption(&mut self, core: &SharedIndex, target: Target) {
         self.confirm(core, target);
-        self.note_position(target, None);
+        if let Some(slot) = self.targets.find(target) {
+            let state = &mut self.targets.get_mut(slot).resumption;
+            (state.position, state.next_batch) = (None, NextBatch::Ahead);
+        }
     }
 
     /// Returns the size of a target's own blocks, if it is known.
@@ -74,9 +105,13 @@ impl IndexState {
     /// Returns the position to save for a target. `None`: another process could not continue its
     /// content from the engine's stream, because other publishers have a part in it, or because it
     /// has chunks, which are not saved.
-    pub(super) fn position_to_save(&self, slot: u32) -> Option<StreamPosition> {
-        let owner = self.targets.get(slot);
-        let continues = !owner.resumption.shared && !self.chunks.has_any(slot);
-        owner.resumption.position.filter(|_| continues)
+    pub(super) fn position_to_save(&self, slot: u32) -> Option<PositionRecord> {
+        let state = self.targets.get(slot).resumption;
+        let continues = !state.shared && !self.chunks.has_any(slot);
+        let batch = state.position.filter(|_| continues)?;
+        Some(PositionRecord {
+            batch,
+            within_next: state.next_batch != NextBatch::Ahead,
+        })
     }
 }

@@ -52,6 +52,7 @@ impl IndexState {
         let Some(slot) = self.targets.find(target) else {
             return UpdateOutcome::applied(0, removed.hashes.len());
         };
+        self.note_update(slot);
         let mut block_refs = Vec::with_capacity(removed.hashes.len());
         self.names
             .resolve_any(slot, &removed.hashes, |at, size, resolved| {

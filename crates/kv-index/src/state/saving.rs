@@ -1,6 +1,6 @@
 //! Copies the confirmed content for a snapshot, piece by piece.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::ControlFlow};
 
 use kv_blocks::{SequenceHash, Tier};
 
@@ -31,33 +31,52 @@ pub struct SaveSummary {
 /// Items that visiting a run costs beside its own.
 const RUN_ITEMS: usize = 16;
 
+/// Which part of the content to copy next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PieceToCopy {
+    /// The run to continue with.
+    pub(crate) from: u32,
+    /// Items to copy, about.
+    pub(crate) room: usize,
+    /// Whether the copy may not end while a target's batch is applied only in part.
+    pub(crate) whole_batches: bool,
+}
+
 impl IndexState {
     /// Begins a copy; ends one that was not completed.
     pub(crate) fn begin_copy(&mut self) {
         self.writer.changed.reset();
         self.names.changed().reset();
+        for state in self.targets.states() {
+            state.copies.begin_save();
+        }
     }
 
-    /// Copies the next runs, about `room` items: first those from run `from` on, then those that
-    /// have changed since they were copied. Returns the run to continue with, or, if nothing is
-    /// left to copy, the rest of the content at this instant.
+    /// Copies the next items: first the runs from `from` on, then those that have changed since they
+    /// were copied, then the counted blocks of targets. Returns the run to continue with, or, if
+    /// nothing is left to copy, the rest of the content at this instant.
     pub(crate) fn copy_piece(
         &mut self,
         core: &SharedIndex,
         piece: &mut RunCopies,
-        from: u32,
-        room: usize,
+        to_copy: PieceToCopy,
     ) -> Result<CopyEnd, u32> {
-        let (mut next, mut room) = (from, room);
+        let (mut next, mut room) = (to_copy.from, to_copy.room);
         while room > 0 {
             let run = if next < self.writer.runs() {
                 next += 1;
                 next - 1
             } else if let Some(changed) = self.take_changed() {
                 changed
+            } else if self.copy_counted(piece, room).is_break()
+                || to_copy.whole_batches
+                    && self.targets.states().any(|state| state.is_within_batch())
+            {
+                break;
             } else {
+                let end = self.copy_end();
                 self.begin_copy();
-                return Ok(self.copy_end());
+                return Ok(end);
             };
             let items = self.copy_run(core, piece, run) + RUN_ITEMS;
             room = room.saturating_sub(items);
@@ -70,6 +89,23 @@ impl IndexState {
     fn take_changed(&mut self) -> Option<u32> {
         let run = self.writer.changed.take();
         run.or_else(|| self.names.changed().take())
+    }
+
+    /// Copies the counted blocks of targets of which the copy has others or none. Breaks when
+    /// `room` items are copied.
+    fn copy_counted(&mut self, piece: &mut RunCopies, mut room: usize) -> ControlFlow<()> {
+        for (slot, state) in (0..).zip(self.targets.slots_mut()) {
+            let Some(blocks) = state.as_mut().and_then(|state| state.copies.take_unsaved()) else {
+                continue;
+            };
+            let items = blocks.len();
+            piece.add_counted(slot, blocks);
+            match room.checked_sub(items) {
+                Some(left) => room = left,
+                None => return ControlFlow::Break(()),
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// Copies a run. Returns the number of copied items.
@@ -121,9 +157,19 @@ impl IndexState {
     fn copy_end(&self) -> CopyEnd {
         CopyEnd {
             targets: self.target_records(),
+            removals: self.removals(),
             blocks: self.writer.block_count(),
             memberships: self.counts.memberships,
         }
+    }
+
+    fn removals(&self) -> HashMap<u32, u64> {
+        let slots = self.targets.iter().map(|(_, slot)| slot);
+        let copies = slots.map(|slot| (slot, &self.targets.get(slot).copies));
+        let counted = copies.filter(|(_, copies)| !copies.is_empty());
+        counted
+            .map(|(slot, copies)| (slot, copies.removals()))
+            .collect()
     }
 
     fn target_records(&self) -> Vec<TargetRecord> {

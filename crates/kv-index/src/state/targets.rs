@@ -42,6 +42,19 @@ pub(crate) struct ResumptionState {
     pub(crate) unproven: bool,
     /// Whether other publishers than the engine have had a part in its content.
     pub(crate) shared: bool,
+    pub(crate) next_batch: NextBatch,
+}
+
+/// How much of the batch behind a target's position is applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum NextBatch {
+    /// Nothing.
+    #[default]
+    Ahead,
+    /// Some or all updates.
+    Begun,
+    /// Some updates, by an earlier process: the batch will repeat them.
+    Repeats,
 }
 
 /// One target.
@@ -85,6 +98,12 @@ impl TargetState {
     /// Returns whether lookups credit its announced blocks.
     pub(crate) fn is_credited(&self) -> bool {
         self.trusted && !self.resumption.unproven
+    }
+
+    /// Returns whether a batch is applied in part, so that a copy of the content would be none of
+    /// whole batches.
+    pub(crate) fn is_within_batch(&self) -> bool {
+        self.resumption.position.is_some() && self.resumption.next_batch == NextBatch::Begun
     }
 }
 
@@ -239,6 +258,16 @@ impl TargetTable {
     /// Returns the bytes of all copy counts, estimated.
     pub(crate) fn copies_bytes(&self) -> u64 {
         self.copied * COPY_BYTES
+    }
+
+    /// Returns each slot, with its target if it is in use, retired ones too.
+    pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut Option<TargetState>> {
+        self.slots.iter_mut()
+    }
+
+    /// Returns the targets, retired ones too.
+    pub(crate) fn states(&mut self) -> impl Iterator<Item = &mut TargetState> {
+        self.slots.iter_mut().flatten()
     }
 
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut TargetState {

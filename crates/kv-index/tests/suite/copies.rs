@@ -126,12 +126,36 @@ fn copy_counts_end_with_their_blocks() {
     assert_eq!((stats.distinct, stats.namespaces), (0, 0));
 }
 
+#[test]
+#[contract("V12", "V17")]
+fn copies_and_uncertain_credits_outlive_a_snapshot() {
+    let mut stream = IndexStream::new();
+    stream.store(&[1, 2, 3], 0);
+    stream.store(&[1, 2, 3], 2);
+    stream.moved();
+    stream.remove(&[1, 2, 3]);
+    assert!(stream.holds(&[1, 2, 3]), "there were two copies");
+    stream.moved();
+    stream.remove(&[1, 2, 3]);
+    assert!(!stream.holds(&[1, 2, 3]));
+    let mut stream = uncertain();
+    replace_tail(&mut stream, 3);
+    stream.moved();
+    assert!(stream.holds(&[1, 2, 3, 4]));
+    replace_tail(&mut stream, 1);
+    assert!(
+        !stream.holds(&[1, 2, 3, 4]),
+        "the credit lapses as without the snapshot"
+    );
+}
+
 #[derive(Clone, Debug)]
 enum CopyStep {
     Store { prefix: BlockPath, from: usize },
     Remove(BlockPath),
     Cleared,
     Hole,
+    Moved,
 }
 
 fn prefix(tokens: u32, blocks: Range<usize>) -> impl Strategy<Value = BlockPath> {
@@ -145,6 +169,7 @@ fn step() -> impl Strategy<Value = CopyStep> {
         8 => prefix(2, 1..5).prop_map(CopyStep::Remove),
         1 => Just(CopyStep::Cleared),
         1 => Just(CopyStep::Hole),
+        2 => Just(CopyStep::Moved),
     ]
 }
 
@@ -248,6 +273,7 @@ proptest! {
                 CopyStep::Remove(prefix) => stream.remove(&prefix),
                 CopyStep::Cleared => stream.cleared(),
                 CopyStep::Hole => stream.index.mark_loss(stream::TARGET),
+                CopyStep::Moved => stream.moved(),
             }
             let resident = stream.resident();
             prop_assert!(resident.is_superset(&stream.set), "{:?} is not credited", &stream.set - &resident);
@@ -257,10 +283,15 @@ proptest! {
 
     #[test]
     #[contract("V12", "V17")]
-    fn an_engine_without_repetitions_is_credited_with_exactly_its_blocks(prompts in vec(prefix(3, 2..5), 0..120)) {
+    fn an_engine_without_repetitions_is_credited_with_exactly_its_blocks(
+        prompts in vec((prefix(3, 2..5), 0..8_u32), 0..120),
+    ) {
         // No prompts of one block: computed again they look like a report, and count once.
         let (mut pool, mut stream) = (PagedCache::new(), IndexStream::new());
-        for prompt in prompts {
+        for (prompt, number) in prompts {
+            if number == 0 {
+                stream.moved();
+            }
             pool.request(&prompt, false, &mut stream);
             let (resident, truth) = (stream.resident(), pool.content());
             // After the first copy that outlives a turnover the index credits too little, and never

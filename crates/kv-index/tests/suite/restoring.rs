@@ -164,6 +164,44 @@ fn a_restored_index_that_is_saved_before_its_proof_keeps_the_position() {
     assert_eq!(again.resume_position(target(0)), Some(position(4)));
 }
 
+/// The blocks of one conversation, the last of which is stored again by batch 5, which is applied
+/// as a whole or only in part.
+fn with_a_copy(whole_batch: bool) -> KvIndex {
+    let index = registered(1);
+    index.apply(target(0), &store(1, 0..8, Tier::Device));
+    index.note_position(target(0), Some(position(4)));
+    index.apply(target(0), &store(1, 7..8, Tier::Device));
+    if whole_batch {
+        index.note_position(target(0), Some(position(5)));
+    }
+    index
+}
+
+#[test]
+fn copies_are_restored_from_whole_batches() {
+    let (index, _) = restored(&saved(&with_a_copy(true)));
+    index.confirm(target(0));
+    index.apply(target(0), &remove(1, 7..8));
+    assert_eq!(credited(&index, 0, 1), 8);
+    index.apply(target(0), &remove(1, 7..8));
+    assert_eq!(credited(&index, 0, 1), 7);
+}
+
+#[test]
+fn a_batch_that_was_applied_in_part_counts_nothing_twice_when_it_is_repeated() {
+    let (first, _) = restored(&saved(&with_a_copy(false)));
+    // It may be saved again before the batch comes.
+    let (second, _) = restored(&saved(&first));
+    for index in [first, second] {
+        assert_eq!(index.resume_position(target(0)), Some(position(4)));
+        index.apply(target(0), &store(1, 7..8, Tier::Device));
+        index.note_position(target(0), Some(position(5)));
+        index.confirm(target(0));
+        index.apply(target(0), &remove(1, 7..8));
+        assert_eq!(credited(&index, 0, 1), 7);
+    }
+}
+
 #[test]
 fn trust_and_proof_are_both_needed_in_either_order() {
     for trusted_first in [true, false] {
@@ -211,8 +249,10 @@ fn what_the_stream_of_the_engine_alone_cannot_continue_has_no_position() {
     assert_eq!(other.blocks_per_tier(target(0)), [0; 4]);
 }
 
-/// An engine without duplicate stores, and its batches so far.
+/// An engine and its batches so far.
 struct Engine {
+    /// Whether it stores some blocks again, as an engine that computes them once more.
+    repeats: bool,
     dice: SplitMix64,
     held: [u32; CONVERSATIONS],
     batches: Vec<Vec<IndexUpdate>>,
@@ -221,8 +261,9 @@ struct Engine {
 const CONVERSATIONS: usize = 12;
 
 impl Engine {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, repeats: bool) -> Self {
         Self {
+            repeats,
             dice: SplitMix64::new(seed),
             held: [0; CONVERSATIONS],
             batches: Vec::new(),
@@ -249,6 +290,9 @@ impl Engine {
             let left = held - u32::try_from(self.dice.within(1, held as usize)).unwrap();
             self.held[at] = left;
             return remove(number, left..held);
+        }
+        if self.repeats && held > 1 && self.dice.chance(30) {
+            return store(number, held - 1..held, Tier::Device);
         }
         let more = held + u32::try_from(self.dice.within(1, 9)).unwrap();
         self.held[at] = more;
@@ -280,8 +324,7 @@ impl Follower {
     }
 }
 
-/// Continues a stream as its sequencer does: the batches behind the position, with a loss after the
-/// first, which may be applied in part already.
+/// Continues a stream as its sequencer does: with the batches behind the position.
 fn resume(index: &KvIndex, worker: u32, batches: &[Vec<IndexUpdate>]) {
     let Some(at) = index.resume_position(target(worker)) else {
         // Nothing was proven, so nothing is known of what the engine holds.
@@ -289,11 +332,11 @@ fn resume(index: &KvIndex, worker: u32, batches: &[Vec<IndexUpdate>]) {
         return;
     };
     let first = usize::try_from(at.seq).unwrap() + 1;
-    for batch in &batches[first..] {
+    for (number, batch) in batches.iter().enumerate().skip(first) {
         for update in batch {
             index.apply(target(worker), update);
         }
-        index.mark_loss(target(worker));
+        index.note_position(target(worker), Some(position(number)));
     }
     index.confirm(target(worker));
 }
@@ -313,7 +356,7 @@ fn a_restored_index_that_replays_from_its_positions_equals_one_that_took_every_e
     for seed in 0..150 {
         let index = registered(3);
         let mut engines: Vec<Engine> = (0..3)
-            .map(|worker| Engine::new(seed * 10 + worker))
+            .map(|worker| Engine::new(seed * 10 + worker, seed % 2 == 1))
             .collect();
         let mut followers: Vec<Follower> = (0..3)
             .map(|worker| Follower {
@@ -331,7 +374,7 @@ fn a_restored_index_that_replays_from_its_positions_equals_one_that_took_every_e
         };
         steps(150);
         let mut file = Vec::new();
-        let saved = index.save_in_pieces(&mut file, 60, &mut || steps(2));
+        let saved = index.save_in_pieces(&mut file, 200, &mut || steps(2));
         saved.unwrap();
         steps(60);
         let (restored, _) = restored(&file);

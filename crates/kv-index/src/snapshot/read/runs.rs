@@ -4,8 +4,8 @@ use kv_blocks::Tier;
 
 use super::{ReadResult, SnapshotReader};
 use crate::snapshot::{
-    HolderRecord, MAX_RUN_BLOCKS, NameStretch, ParentLink, SnapshotError, content::SnapshotRun,
-    cursor::Cursor,
+    CopyRecord, HolderRecord, MAX_RUN_BLOCKS, NameStretch, ParentLink, SnapshotError,
+    content::SnapshotRun, cursor::Cursor,
 };
 
 impl SnapshotReader {
@@ -45,10 +45,11 @@ impl SnapshotReader {
         let first = content.hashes.len();
         page.sequence_hashes(count, &mut content.hashes)?;
         let hashes = first..content.hashes.len();
-        let (holders, names, engine) = (
+        let (holders, names, engine, copies) = (
             content.holders.len(),
             content.names.len(),
             content.engine.len(),
+            content.copies.len(),
         );
         content.runs.push(SnapshotRun {
             id,
@@ -59,6 +60,7 @@ impl SnapshotReader {
             holders: holders..holders,
             names: names..names,
             engine: engine..engine,
+            copies: copies..copies,
         });
         Ok(())
     }
@@ -147,6 +149,32 @@ impl SnapshotReader {
         Ok(())
     }
 
+    pub(super) fn copies(&mut self, page: &mut Cursor<'_>) -> ReadResult {
+        let slot = page.u32()?;
+        for _ in 0..page.u32()? {
+            let at = page.u32()?;
+            let spare = page.u8()?;
+            let lapses_after = if page.flag()? {
+                Some(page.u64()?)
+            } else {
+                None
+            };
+            self.inside_run(page, "counted", u64::from(at), u64::from(at) + 1)?;
+            if spare == 0 && lapses_after.is_none() {
+                return Err(page.damaged(format!(
+                    "block {at} counted as held once by slot {slot}, expected several copies or an end of its credit"
+                )));
+            }
+            self.content.copies.push(CopyRecord {
+                slot,
+                at,
+                spare,
+                lapses_after,
+            });
+        }
+        Ok(())
+    }
+
     fn inside_run(&self, page: &Cursor<'_>, what: &str, start: u64, end: u64) -> ReadResult {
         let Some(run) = self.content.runs.last() else {
             return Err(page.damaged(format!("{what} blocks in front of the first run")));
@@ -170,17 +198,44 @@ impl SnapshotReader {
         run.holders.end = content.holders.len();
         run.names.end = content.names.len();
         run.engine.end = content.engine.len();
+        run.copies.end = content.copies.len();
         let holders = &mut content.holders[run.holders.clone()];
         holders.sort_unstable();
         let twice = holders.array_windows().find(|[one, next]| {
             (one.slot, one.tier) == (next.slot, next.tier) && next.start < one.end
         });
-        let Some([_, HolderRecord { slot, start, .. }]) = twice else {
-            return Ok(());
-        };
-        Err(page.damaged(format!(
-            "block {start} of run {} held twice by slot {slot}, expected once a tier",
-            run.id
-        )))
+        if let Some([_, HolderRecord { slot, start, .. }]) = twice {
+            return Err(page.damaged(format!(
+                "block {start} of run {} held twice by slot {slot}, expected once a tier",
+                run.id
+            )));
+        }
+        let copies = &mut content.copies[run.copies.clone()];
+        copies.sort_unstable();
+        let twice = copies
+            .array_windows()
+            .find(|[one, next]| (one.slot, one.at) == (next.slot, next.at));
+        if let Some([_, CopyRecord { slot, at, .. }]) = twice {
+            return Err(page.damaged(format!(
+                "block {at} of run {} counted twice for slot {slot}, expected once",
+                run.id
+            )));
+        }
+        let not_held = copies.iter().find(|copy| !is_on_device(holders, copy));
+        not_held.map_or(Ok(()), |CopyRecord { slot, at, .. }| {
+            Err(page.damaged(format!(
+                "copies of block {at} of run {} in slot {slot}, expected a block on its device",
+                run.id
+            )))
+        })
     }
+}
+
+/// Returns whether the holder of a counted block has it on its device. `holders` are in the order of
+/// slot, tier and start.
+fn is_on_device(holders: &[HolderRecord], of: &CopyRecord) -> bool {
+    let place = (of.slot, Tier::Device, of.at);
+    let behind = holders.partition_point(|held| (held.slot, held.tier, held.start) <= place);
+    let last = behind.checked_sub(1).map(|last| holders[last]);
+    last.is_some_and(|held| (held.slot, held.tier) == (of.slot, Tier::Device) && of.at < held.end)
 }

@@ -68,6 +68,7 @@ fn several_pages() -> Vec<u8> {
         run.holders.clear();
         run.names.clear();
         run.engine.clear();
+        run.copies.clear();
     }
     written(&sample, HashScheme::default())
 }

@@ -73,11 +73,11 @@ fn a_snapshot_beyond_the_limit_is_refused() {
 /// The layout is a promise to later releases: if this fails, the format has changed, and its
 /// version must too.
 #[test]
-fn the_layout_of_version_2_is_unchanged() {
+fn the_layout_of_version_3_is_unchanged() {
     let file = written(&small(), HashScheme::default());
     let hex: String = file.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(
         (VERSION, hex),
-        (2, include_str!("version_2.hex").replace('\n', ""))
+        (3, include_str!("version_3.hex").replace('\n', ""))
     );
 }

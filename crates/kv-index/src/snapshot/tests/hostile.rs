@@ -10,7 +10,7 @@ use super::{
 type SpoilFn = fn(&mut SampleContent);
 
 /// The expected error text of each contradiction, and the function that causes it.
-const CONTRADICTIONS: [(&str, SpoilFn); 22] = [
+const CONTRADICTIONS: [(&str, SpoilFn); 28] = [
     ("namespace 1 a second time", |it| it.spaces[1].number = 1),
     ("namespace 0 equals an earlier one", |it| {
         it.spaces[1].namespace = it.spaces[0].namespace.clone()
@@ -72,6 +72,28 @@ const CONTRADICTIONS: [(&str, SpoilFn); 22] = [
     ("named blocks 4294967295..4294967299 of run 5", |it| {
         it.runs[0].names[0].at = u32::MAX
     }),
+    (
+        "counted blocks 4..5 of run 5, expected some of 0..4",
+        |it| it.runs[0].copies[1].at = 4,
+    ),
+    ("block 3 counted as held once by slot 0", |it| {
+        it.runs[0].copies[1].lapses_after = None
+    }),
+    ("block 0 of run 5 counted twice for slot 0", |it| {
+        it.runs[0].copies[1].at = 0
+    }),
+    (
+        "copies of block 1 of run 5 in slot 0, expected a block on its device",
+        |it| it.runs[0].copies[0].at = 1,
+    ),
+    (
+        "copies of block 0 of run 5 in slot 3, expected a block on its device",
+        |it| it.runs[0].copies[0].slot = 3,
+    ),
+    (
+        "copies of block 0 of run 5 in slot 9, expected a block on its device",
+        |it| it.runs[0].copies[0].slot = 9,
+    ),
 ];
 
 #[test]
@@ -205,8 +227,8 @@ fn a_page_of_gigabytes_allocates_only_the_received_bytes() {
 
 #[test]
 fn impossible_records_are_refused() {
-    let end = [&[kind::END][..], &[0; 48]].concat();
-    let wrong_counts = [&[kind::END][..], &[1; 48]].concat();
+    let end = [&[kind::END][..], &[0; 56]].concat();
+    let wrong_counts = [&[kind::END][..], &[1; 56]].concat();
     let namespace = |identity: u8, tokens: [u8; 4], model: &[u8]| {
         [
             &[kind::SPACE][..],
@@ -221,7 +243,7 @@ fn impossible_records_are_refused() {
     };
     let cases: [(&str, &[&[u8]]); 11] = [
         ("a page of 0 bytes, expected at least 1", &[]),
-        ("a first record of kind 7, expected 1", &[&end]),
+        ("a first record of kind 8, expected 1", &[&end]),
         (
             "hash scheme 3 with seed 0, expected 1, or 2 with seed 0",
             &[&[kind::HEAD, 3, 0, 0, 0, 0, 0, 0, 0, 0]],
@@ -230,8 +252,8 @@ fn impossible_records_are_refused() {
             "hash scheme 2 with seed 1",
             &[&[kind::HEAD, 2, 1, 0, 0, 0, 0, 0, 0, 0]],
         ),
-        ("a record of kind 1, expected 2 to 7", &[HEAD, HEAD]),
-        ("a record of kind 8, expected 2 to 7", &[HEAD, &[8]]),
+        ("a record of kind 1, expected 2 to 8", &[HEAD, HEAD]),
+        ("a record of kind 9, expected 2 to 8", &[HEAD, &[9]]),
         ("counts RecordCounts", &[HEAD, &wrong_counts]),
         (
             "records follow the last one, expected none",
@@ -302,6 +324,12 @@ fn consistent(content: &SnapshotContent) -> bool {
         let named = run
             .named()
             .all(|(it, names)| whole(it.at, u64::from(it.at) + names.len() as u64));
+        let counted = run.copies.iter().all(|copy| {
+            run.holders.iter().any(|held| {
+                (held.slot, held.tier) == (copy.slot, Tier::Device)
+                    && (held.start..held.end).contains(&copy.at)
+            })
+        });
         let depth = run.parent.map_or(Some(0), |parent| {
             let found = before.iter().find(|run| {
                 run.id == parent.run && (1..=run.hashes.len()).contains(&(parent.attach as usize))
@@ -313,7 +341,7 @@ fn consistent(content: &SnapshotContent) -> bool {
             .iter()
             .any(|space| space.number == run.space);
         before.push(run);
-        resident && named && known && depth == Some(run.depth)
+        resident && named && counted && known && depth == Some(run.depth)
     })
 }
 

@@ -36,6 +36,7 @@ struct OwnRun {
     holders: Vec<HolderRecord>,
     names: Vec<NameStretch>,
     engine: Vec<EngineHash>,
+    copies: Vec<CopyRecord>,
 }
 
 impl OwnRun {
@@ -49,6 +50,7 @@ impl OwnRun {
             holders,
             names,
             engine,
+            copies,
         } = self;
         RunRecord {
             id: *id,
@@ -59,6 +61,7 @@ impl OwnRun {
             holders,
             names,
             engine,
+            copies,
         }
     }
 }
@@ -74,6 +77,7 @@ impl From<RunRecord<'_>> for OwnRun {
             holders: run.holders.to_vec(),
             names: run.names.to_vec(),
             engine: run.engine.to_vec(),
+            copies: run.copies.to_vec(),
         }
     }
 }
@@ -123,9 +127,12 @@ fn small() -> SampleContent {
         block_size: (slot == 0).then(|| size(16)),
         block_sizes: vec![size(16), size(64)],
         member,
-        position: (slot == 3).then_some(StreamPosition {
-            seq: 9,
-            digest: u64::MAX - 1,
+        position: (slot == 3).then_some(PositionRecord {
+            batch: StreamPosition {
+                seq: 9,
+                digest: u64::MAX - 1,
+            },
+            within_next: true,
         }),
     };
     let root = OwnRun {
@@ -175,6 +182,20 @@ fn small() -> SampleContent {
             },
         ],
         engine: [1, 2, 3, 4, 22].map(EngineHash).to_vec(),
+        copies: vec![
+            CopyRecord {
+                slot: 0,
+                at: 0,
+                spare: 1,
+                lapses_after: None,
+            },
+            CopyRecord {
+                slot: 0,
+                at: 3,
+                spare: 0,
+                lapses_after: Some(300),
+            },
+        ],
     };
     let branch = OwnRun {
         id: 2,
@@ -189,6 +210,7 @@ fn small() -> SampleContent {
         }],
         names: Vec::new(),
         engine: Vec::new(),
+        copies: Vec::new(),
         ..root.clone()
     };
     SampleContent {

@@ -14,6 +14,8 @@ struct RunDraft {
     /// The held blocks per target and tier, as 64 bits that repeat.
     resident: Vec<[u64; TIERS]>,
     names: Vec<(usize, u32, u32)>,
+    /// Which of the blocks on a device are counted.
+    counted: u64,
 }
 
 fn draft() -> impl Strategy<Value = RunDraft> {
@@ -26,12 +28,14 @@ fn draft() -> impl Strategy<Value = RunDraft> {
         hashes,
         vec(any::<[u64; TIERS]>(), 0..4),
         vec(any::<(usize, u32, u32)>(), 0..4),
+        any::<u64>(),
     )
-        .prop_map(|(parent, hashes, resident, names)| RunDraft {
+        .prop_map(|(parent, hashes, resident, names, counted)| RunDraft {
             parent,
             hashes,
             resident,
             names,
+            counted,
         })
 }
 
@@ -45,6 +49,23 @@ fn stretches(bits: u64, length: u32) -> Vec<(u32, u32)> {
         }
     }
     found
+}
+
+/// Counts some of the blocks on devices.
+fn copies(holders: &[HolderRecord], counted: u64) -> Vec<CopyRecord> {
+    let on_device = holders.iter().filter(|held| held.tier == Tier::Device);
+    let blocks = on_device.flat_map(|held| (held.start..held.end).map(|at| (held.slot, at)));
+    let counted = blocks.filter(|(slot, at)| counted.rotate_right(slot ^ at) & 1 == 1);
+    let mut copies: Vec<CopyRecord> = counted
+        .map(|(slot, at)| CopyRecord {
+            slot,
+            at,
+            spare: u8::try_from(at % 7 + 1).unwrap(),
+            lapses_after: (at % 3 == 0).then_some(u64::from(at) << 33),
+        })
+        .collect();
+    copies.sort_unstable();
+    copies
 }
 
 fn blocks<T>(run: &[T]) -> u32 {
@@ -79,6 +100,7 @@ fn fitted(drafts: Vec<RunDraft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
                 }));
             }
         }
+        let copies = copies(&holders, draft.counted);
         let groups: Vec<u32> = targets
             .iter()
             .filter_map(|record| Some(record.member?.group))
@@ -112,6 +134,7 @@ fn fitted(drafts: Vec<RunDraft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
             holders,
             names,
             engine,
+            copies,
         });
     }
     runs
@@ -151,19 +174,24 @@ fn sample() -> impl Strategy<Value = SampleContent> {
                 },
             }
         };
-        let target =
-            |(slot, (model, sizes, member, position)): (u32, (_, Vec<u64>, _, _))| TargetRecord {
-                slot: slot * 1000,
-                target: Target {
-                    worker: WorkerId(u32::MAX - slot),
-                    rank: DpRank(slot),
-                },
-                model,
-                block_size: sizes.first().map(|tokens| size(*tokens)),
-                block_sizes: sizes.into_iter().map(size).collect(),
-                member,
-                position,
-            };
+        let target = |(slot, (model, sizes, member, position)): (
+            u32,
+            (_, Vec<u64>, _, Option<StreamPosition>),
+        )| TargetRecord {
+            slot: slot * 1000,
+            target: Target {
+                worker: WorkerId(u32::MAX - slot),
+                rank: DpRank(slot),
+            },
+            model,
+            block_size: sizes.first().map(|tokens| size(*tokens)),
+            block_sizes: sizes.into_iter().map(size).collect(),
+            member,
+            position: position.map(|batch| PositionRecord {
+                batch,
+                within_next: batch.seq % 2 == 1,
+            }),
+        };
         let targets: Vec<TargetRecord> = (0..).zip(targets).map(target).collect();
         let runs = fitted(drafts, &targets);
         SampleContent {

@@ -122,6 +122,15 @@ impl IndexStream {
         self.counter.clear();
     }
 
+    /// Saves the index, and goes on with one that loads the snapshot.
+    pub(crate) fn moved(&mut self) {
+        let mut file = Vec::new();
+        self.index.save(&mut file).unwrap();
+        let index = Self::new().index;
+        index.load(&mut &file[..]).unwrap();
+        self.index = index;
+    }
+
     pub(crate) fn counted(&self) -> BTreeSet<BlockPath> {
         self.counter
             .iter()
