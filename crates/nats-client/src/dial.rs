@@ -125,6 +125,8 @@ impl NatsDialer {
             .subscription_capacity(ARRIVALS)
             .client_capacity(DEPARTURES)
             .ignore_discovered_servers()
+            // Nobody reads what the same process published.
+            .no_echo()
             // One attempt: it ends the client's internal task soon after its connection is lost.
             .max_reconnects(1)
             .reconnect_delay_callback(|_| Duration::ZERO)

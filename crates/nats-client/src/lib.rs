@@ -30,7 +30,7 @@ mod objects;
 mod server;
 mod shared;
 
-pub use async_nats::{Client, HeaderMap, Message, StatusCode, Subscriber};
+pub use async_nats::{Client, HeaderMap, Message, StatusCode, Subject, Subscriber};
 pub use credentials::{NatsCredentials, NatsCredentialsError};
 pub use dial::{ConnectionEvent, DialError, NatsConnection, NatsDialer};
 pub use jetstream::{

@@ -255,8 +255,12 @@ struct Round {
     agree: bool,
 }
 
-async fn round(load_sync: bool, bus: &Arc<SharedConnection>, prompts: Prompts) -> Round {
-    let mut pair = [1, 2].map(|id| Replica::start(id, load_sync, bus));
+async fn round(load_sync: bool, buses: &[Arc<SharedConnection>; 2], prompts: Prompts) -> Round {
+    let [one, other] = buses;
+    let mut pair = [
+        Replica::start(1, load_sync, one),
+        Replica::start(2, load_sync, other),
+    ];
     tokio::time::sleep(Duration::from_secs(2)).await;
     let clock = Clock::system();
     let before = cpu(ClockId::ProcessCPUTime);
@@ -296,12 +300,14 @@ async fn main() {
         destinations: Destinations::Any,
         name: "exchange_cost".to_owned(),
     };
-    let bus = SharedConnection::spawn(dialer, Clock::system());
-    let mut state = bus.watch();
-    state
-        .wait_for(|state| state.client.is_some())
-        .await
-        .unwrap();
+    // A connection does not deliver what is published over it.
+    let buses =
+        [dialer.clone(), dialer].map(|dialer| SharedConnection::spawn(dialer, Clock::system()));
+    for bus in &buses {
+        let mut state = bus.watch();
+        let connected = state.wait_for(|state| state.client.is_some()).await;
+        assert!(connected.is_ok());
+    }
     observe_lock(note);
     println!(
         "two replicas, {} s a round, {ROUNDS} rounds of each, in turn",
@@ -330,8 +336,8 @@ async fn main() {
         let (mut bytes, mut agree) = (0.0, true);
         LONGEST_NS.store(0, Ordering::Relaxed);
         for _ in 0..ROUNDS {
-            without += round(false, &bus, prompts).await.cpu;
-            let synced = round(true, &bus, prompts).await;
+            without += round(false, &buses, prompts).await.cpu;
+            let synced = round(true, &buses, prompts).await;
             (with, bytes) = (with + synced.cpu, bytes + synced.bytes);
             agree &= synced.agree;
         }

@@ -1,6 +1,6 @@
 //! The task that exchanges load with the peers.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use kv_blocks::Moment;
 use routing::{LoadDigest, PeerId, ReservationId};
@@ -27,9 +27,6 @@ const PAGE: usize = 512;
 /// Most pages of one peer: beyond them its load is not fetched.
 const MOST_PAGES: usize = 1024;
 
-/// Own presences that are recognised when the transport delivers them.
-const MOST_SENT: usize = 64;
-
 /// A request for a page of this replica's open requests.
 #[derive(Debug)]
 pub(crate) struct PageRequest {
@@ -52,8 +49,6 @@ pub(crate) struct Exchange {
     fetches: JoinSet<FetchResult>,
     /// When gathered changes are sent.
     flush_at: Option<Instant>,
-    /// The times in the latest own presences, at most [`MOST_SENT`].
-    sent_presences: VecDeque<u64>,
 }
 
 impl Exchange {
@@ -70,7 +65,6 @@ impl Exchange {
             requests,
             fetches: JoinSet::new(),
             flush_at: None,
-            sent_presences: VecDeque::new(),
         }
     }
 
@@ -113,10 +107,11 @@ impl Exchange {
     fn receive(&mut self, event: TransportEvent) {
         let now = self.now();
         let (message, bytes) = match event {
-            TransportEvent::Message { message, .. } if self.is_echo(&message) => return,
             TransportEvent::Message { message, bytes } => (*message, bytes),
             #[cfg(feature = "nats")]
             TransportEvent::PageRequest(request) => return self.serve(request),
+            #[cfg(feature = "nats")]
+            TransportEvent::Connected => return self.send_presence(false),
             TransportEvent::Malformed => {
                 let reason = crate::peers::IgnoredMessage::Malformed;
                 return self.core.telemetry.record_ignored(reason);
@@ -133,17 +128,6 @@ impl Exchange {
             Ok(actions) => self.carry_out(now, actions),
             Err(why) => self.core.telemetry.record_ignored(why),
         }
-    }
-
-    /// Returns whether this replica sent a message. A presence that it did not send is of another
-    /// process with its id.
-    fn is_echo(&self, message: &Envelope) -> bool {
-        let is_own = message.sender == self.core.identity.id && self.transport.echoes();
-        is_own
-            && message
-                .presence
-                .as_ref()
-                .is_none_or(|presence| self.sent_presences.contains(&presence.up_ms))
     }
 
     fn check(&mut self) {
@@ -266,10 +250,6 @@ impl Exchange {
         }
         let core = &self.core;
         let up_ms = u64::try_from(core.up_time().as_millis()).unwrap_or(u64::MAX);
-        self.sent_presences.push_back(up_ms);
-        if self.sent_presences.len() > MOST_SENT {
-            self.sent_presences.pop_front();
-        }
         let events = core.sink.shared_events();
         let presence = Presence {
             address: core.identity.address.clone(),

@@ -37,6 +37,9 @@ pub(crate) enum TransportEvent {
     },
     /// A message that cannot be decoded.
     Malformed,
+    /// Messages can be sent and received from now on.
+    #[cfg(feature = "nats")]
+    Connected,
     /// A peer's request for own open requests.
     #[cfg(feature = "nats")]
     PageRequest(crate::exchange::PageRequest),
@@ -86,15 +89,6 @@ impl Transport {
             Self::Peers(peers) => peers.is_connected(),
             #[cfg(feature = "nats")]
             Self::Nats(bus) => bus.is_connected(),
-        }
-    }
-
-    /// Returns whether it delivers own messages too.
-    pub(crate) fn echoes(&self) -> bool {
-        match self {
-            Self::Peers(_) => false,
-            #[cfg(feature = "nats")]
-            Self::Nats(_) => true,
         }
     }
 

@@ -12,12 +12,11 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use nats_client::{Client, ConnectionState, Message, SharedConnection, Subscriber};
-use supervision::Task;
+use futures_util::{FutureExt, StreamExt};
+use nats_client::{Client, ConnectionState, Message, SharedConnection, Subject, Subscriber};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
-    task::JoinSet,
+    sync::{oneshot, watch},
+    task::coop::unconstrained,
     time::timeout,
 };
 
@@ -25,11 +24,9 @@ use super::TransportEvent;
 use crate::{
     exchange::PageRequest,
     identity::ShownId,
-    wire::{self, EnvelopeHead, StatePage},
+    wire::{self, StatePage},
 };
 
-/// Most messages that wait in each direction.
-const MOST_WAITING: usize = 256;
 /// Longest wait for a page.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Where answers may go: any client that may send requests could otherwise make a replica publish
@@ -39,77 +36,103 @@ const INBOX: &str = "_INBOX.";
 /// The subjects of one group of replicas.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplicaSubjects {
-    all: String,
+    all: Subject,
 }
 
 impl ReplicaSubjects {
     /// Returns the subjects of the replicas that share these names, which are checked settings.
     pub(crate) fn new(namespace: &str, component: &str) -> Self {
         Self {
-            all: format!("{namespace}.{component}.replicas"),
+            all: format!("{namespace}.{component}.replicas").into(),
         }
     }
 
-    fn of(&self, replica: u64) -> String {
-        format!("{}.{}", self.all, ShownId(replica))
+    fn of(&self, replica: u64) -> Subject {
+        format!("{}.{}", self.all, ShownId(replica)).into()
     }
 }
 
-/// Messages over NATS.
+/// Messages over NATS. There is no task between the exchange and the connection's own: each of the
+/// hundreds of messages a second would cost two more switches between tasks.
 #[derive(Debug)]
 pub(crate) struct NatsTransport {
-    departures: mpsc::Sender<Bytes>,
-    arrivals: mpsc::Receiver<TransportEvent>,
     state: watch::Receiver<ConnectionState>,
+    own_id: u64,
+    subscribed: Option<SubscribedClient>,
     fetcher: NatsPageFetcher,
-    _task: JoinSet<()>,
+}
+
+/// A connection with the subscriptions of this replica.
+#[derive(Debug)]
+struct SubscribedClient {
+    client: Client,
+    /// Messages to all. Own ones are not delivered here.
+    all: Subscriber,
+    /// Requests to this replica.
+    own: Subscriber,
 }
 
 impl NatsTransport {
-    /// Starts to send and receive over a connection.
-    pub(crate) fn start(
+    /// Prepares to send and receive over a connection.
+    pub(crate) fn new(
         connection: &Arc<SharedConnection>,
         subjects: ReplicaSubjects,
         own_id: u64,
     ) -> Self {
-        let (departures, leaving) = mpsc::channel(MOST_WAITING);
-        let (arriving, arrivals) = mpsc::channel(MOST_WAITING);
-        let state = connection.watch();
-        let fetcher = NatsPageFetcher {
-            connection: Arc::clone(connection),
-            subjects: subjects.clone(),
-        };
-        let mut task = JoinSet::new();
-        let mut pump = Pump {
-            state: state.clone(),
-            own: subjects.of(own_id),
-            own_id,
-            all: subjects.all,
-            leaving,
-            arriving,
-        };
-        task.spawn(async move {
-            let mut task = Task::new("replica_bus");
-            while task.attempt(pump.run()).await.is_none() {}
-        });
         Self {
-            departures,
-            arrivals,
-            state,
-            fetcher,
-            _task: task,
+            state: connection.watch(),
+            own_id,
+            subscribed: None,
+            fetcher: NatsPageFetcher {
+                connection: Arc::clone(connection),
+                subjects,
+            },
         }
     }
 
     /// Sends a message, which is dropped if the bus is slow or away.
     pub(crate) fn publish(&self, message: Bytes) {
-        let _ = self.departures.try_send(message);
+        if let Some(bus) = &self.subscribed {
+            let sent = bus.client.publish(self.all(), message);
+            // Ready at once, unless the queue of the connection is full.
+            let _ = unconstrained(sent).now_or_never();
+        }
     }
 
+    /// Returns the next event. Cancel-safe.
     pub(crate) async fn next(&mut self) -> TransportEvent {
-        match self.arrivals.recv().await {
-            Some(event) => event,
-            None => std::future::pending().await,
+        loop {
+            let Some(bus) = &mut self.subscribed else {
+                self.subscribe().await;
+                return TransportEvent::Connected;
+            };
+            let event = tokio::select! {
+                () = changed(&mut self.state) => None,
+                message = bus.all.next() => message.map(|message| event_of(&message)),
+                request = bus.own.next() => request.map(|request| bus.requested(&request)),
+            };
+            match event {
+                Some(event) => return event,
+                None => self.subscribed = None,
+            }
+        }
+    }
+
+    /// Subscribes on the current connection, or on the next one.
+    async fn subscribe(&mut self) {
+        loop {
+            let client = self.state.borrow_and_update().client.clone();
+            if let Some(client) = client {
+                let subscribed = tokio::join!(
+                    client.subscribe(self.all()),
+                    client.subscribe(self.fetcher.subjects.of(self.own_id))
+                );
+                if let (Ok(all), Ok(own)) = subscribed {
+                    self.subscribed = Some(SubscribedClient { client, all, own });
+                    return;
+                }
+            }
+            changed(&mut self.state).await;
         }
     }
 
@@ -120,102 +143,49 @@ impl NatsTransport {
     pub(crate) fn is_connected(&self) -> bool {
         self.state.borrow().client.is_some()
     }
+
+    fn all(&self) -> Subject {
+        self.fetcher.subjects.all.clone()
+    }
 }
 
-/// Moves messages between the connection and the exchange.
-struct Pump {
-    state: watch::Receiver<ConnectionState>,
-    all: String,
-    own: String,
-    own_id: u64,
-    leaving: mpsc::Receiver<Bytes>,
-    arriving: mpsc::Sender<TransportEvent>,
+/// Waits for the next change of a connection.
+async fn changed(state: &mut watch::Receiver<ConnectionState>) {
+    if state.changed().await.is_err() {
+        // The process ends.
+        std::future::pending::<()>().await;
+    }
 }
 
-impl Pump {
-    async fn run(&mut self) {
-        loop {
-            let client = self.state.borrow_and_update().client.clone();
-            let Some(client) = client else {
-                // Messages for a bus that is away are dropped, not sent late.
-                tokio::select! {
-                    changed = self.state.changed() => if changed.is_err() { return },
-                    _ = self.leaving.recv() => {}
-                }
-                continue;
-            };
-            let subscribed = tokio::join!(
-                client.subscribe(self.all.clone()),
-                client.subscribe(self.own.clone())
-            );
-            let (Ok(mut all), Ok(mut own)) = subscribed else {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            };
-            self.move_messages(&client, &mut all, &mut own).await;
-        }
+fn event_of(message: &Message) -> TransportEvent {
+    match wire::decode(&message.payload) {
+        Ok(decoded) => TransportEvent::Message {
+            message: Box::new(decoded),
+            bytes: message.payload.len(),
+        },
+        Err(_) => TransportEvent::Malformed,
     }
+}
 
-    /// Moves messages until the connection changes.
-    async fn move_messages(&mut self, client: &Client, all: &mut Subscriber, own: &mut Subscriber) {
-        loop {
-            tokio::select! {
-                _ = self.state.changed() => return,
-                message = all.next() => match message {
-                    Some(message) => self.deliver(&message).await,
-                    None => return,
-                },
-                request = own.next() => match request {
-                    Some(request) => self.serve(client.clone(), &request).await,
-                    None => return,
-                },
-                Some(message) = self.leaving.recv() => {
-                    if client.publish(self.all.clone(), message).await.is_err() {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    async fn deliver(&self, message: &Message) {
-        // Most messages that come back are own changes: they are not even decoded.
-        let head = wire::decode::<EnvelopeHead>(&message.payload);
-        if head.is_ok_and(|head| head.sender == self.own_id && head.presence.is_none()) {
-            return;
-        }
-        let bytes = message.payload.len();
-        let event = match wire::decode(&message.payload) {
-            Ok(message) => TransportEvent::Message {
-                message: Box::new(message),
-                bytes,
-            },
-            Err(_) => TransportEvent::Malformed,
-        };
-        // The receiver ends with this task.
-        let _ = self.arriving.send(event).await;
-    }
-
-    async fn serve(&self, client: Client, request: &Message) {
+impl SubscribedClient {
+    /// Returns a peer's request for a page; the answer is sent once the exchange has given it.
+    fn requested(&self, request: &Message) -> TransportEvent {
         let inbox = request.reply.clone();
         let after = std::str::from_utf8(&request.payload).ok();
         let (Some(inbox), Some(after)) = (
             inbox.filter(|inbox| inbox.starts_with(INBOX)),
             after.and_then(|after| after.parse().ok()),
         ) else {
-            let _ = self.arriving.send(TransportEvent::Malformed).await;
-            return;
+            return TransportEvent::Malformed;
         };
         let (reply, page) = oneshot::channel();
-        let request = TransportEvent::PageRequest(PageRequest { after, reply });
-        if self.arriving.send(request).await.is_err() {
-            return;
-        }
+        let client = self.client.clone();
         runtime::spawn(async move {
             if let Ok(Ok(page)) = timeout(PATIENCE, page).await {
                 let _ = client.publish(inbox, wire::encode(&page)).await;
             }
         });
+        TransportEvent::PageRequest(PageRequest { after, reply })
     }
 }
 

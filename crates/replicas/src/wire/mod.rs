@@ -41,15 +41,6 @@ pub(crate) struct Envelope {
     pub(crate) changes: Option<Changes>,
 }
 
-/// The beginning of an [`Envelope`], without its changes.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct EnvelopeHead {
-    #[prost(fixed64, tag = "2")]
-    pub(crate) sender: u64,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) presence: Option<Presence>,
-}
-
 /// What a replica says of itself.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Presence {
