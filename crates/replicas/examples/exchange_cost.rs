@@ -1,4 +1,5 @@
-//! What load sync costs two replicas: processor time, bytes, and the longest hold of the router's lock.
+//! What load sync costs two replicas: processor time, bytes, and the longest hold of the router's
+//! lock.
 //!
 //! ```sh
 //! cargo run --release -p replicas --features lock-observer --example exchange_cost -- nats://127.0.0.1:4222
@@ -16,7 +17,7 @@
 )]
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::VecDeque,
     sync::{
         Arc,
@@ -52,10 +53,13 @@ const ROUND: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 3;
 const BLOCK: u64 = 16;
 
-static LONGEST_NS: AtomicU64 = AtomicU64::new(0);
+/// The longest hold of the router's lock, ns: by the exchange, and by decisions.
+static LONGEST_NS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 thread_local! {
     static TAKEN: RefCell<Option<Duration>> = const { RefCell::new(None) };
+    /// Whether this thread makes the requests.
+    static DECIDES: Cell<bool> = const { Cell::new(false) };
 }
 
 fn cpu(clock: ClockId) -> Duration {
@@ -73,7 +77,7 @@ fn note(event: LockEvent) {
         LockEvent::Released => {
             if let Some(before) = taken.take() {
                 let held = u64::try_from((now - before).as_nanos()).unwrap_or(u64::MAX);
-                LONGEST_NS.fetch_max(held, Ordering::Relaxed);
+                LONGEST_NS[usize::from(DECIDES.get())].fetch_max(held, Ordering::Relaxed);
             }
         }
     });
@@ -251,8 +255,18 @@ fn candidate(number: u32) -> Candidate {
 /// One round's figures, for both replicas together.
 struct Round {
     cpu: Duration,
+    /// The part of the thread that makes the requests.
+    requests: Duration,
     bytes: f64,
     agree: bool,
+}
+
+impl Round {
+    fn add_times(&self, to: &mut [f64; 2]) {
+        for (sum, time) in to.iter_mut().zip([self.cpu, self.requests]) {
+            *sum += time.as_secs_f64();
+        }
+    }
 }
 
 async fn round(load_sync: bool, buses: &[Arc<SharedConnection>; 2], prompts: Prompts) -> Round {
@@ -263,7 +277,7 @@ async fn round(load_sync: bool, buses: &[Arc<SharedConnection>; 2], prompts: Pro
     ];
     tokio::time::sleep(Duration::from_secs(2)).await;
     let clock = Clock::system();
-    let before = cpu(ClockId::ProcessCPUTime);
+    let before = [ClockId::ProcessCPUTime, ClockId::ThreadCPUTime].map(cpu);
     let start = Instant::now();
     let (mut done, pace) = (0_u32, Duration::from_millis(1));
     let mut ticks = tokio::time::interval(pace);
@@ -276,7 +290,10 @@ async fn round(load_sync: bool, buses: &[Arc<SharedConnection>; 2], prompts: Pro
             done += 1;
         }
     }
-    let cpu = cpu(ClockId::ProcessCPUTime) - before;
+    let [cpu, requests] = [
+        cpu(ClockId::ProcessCPUTime) - before[0],
+        cpu(ClockId::ThreadCPUTime) - before[1],
+    ];
     let bytes = pair.iter().map(Replica::sent_bytes).sum();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let agree = pair.iter().all(|replica| {
@@ -286,7 +303,12 @@ async fn round(load_sync: bool, buses: &[Arc<SharedConnection>; 2], prompts: Pro
     for replica in &pair {
         replica.replicas.stop().await;
     }
-    Round { cpu, bytes, agree }
+    Round {
+        cpu,
+        requests,
+        bytes,
+        agree,
+    }
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -308,13 +330,14 @@ async fn main() {
         let connected = state.wait_for(|state| state.client.is_some()).await;
         assert!(connected.is_ok());
     }
+    DECIDES.set(true);
     observe_lock(note);
     println!(
         "two replicas, {} s a round, {ROUNDS} rounds of each, in turn",
         ROUND.as_secs()
     );
     println!(
-        "prompts                  requests/s   % of a core   MB/s sent   longest lock hold, ms (processor time)   loads agree"
+        "prompts                  requests/s   % of a core   of it, requests   MB/s sent   longest lock hold, ms of processor time: exchange   decision   loads agree"
     );
     for prompts in [
         Prompts {
@@ -332,25 +355,33 @@ async fn main() {
             rate: 200,
         },
     ] {
-        let (mut with, mut without) = (Duration::ZERO, Duration::ZERO);
+        let (mut with, mut without) = ([0.0; 2], [0.0; 2]);
         let (mut bytes, mut agree) = (0.0, true);
-        LONGEST_NS.store(0, Ordering::Relaxed);
+        LONGEST_NS
+            .iter()
+            .for_each(|longest| longest.store(0, Ordering::Relaxed));
         for _ in 0..ROUNDS {
-            without += round(false, &buses, prompts).await.cpu;
+            round(false, &buses, prompts).await.add_times(&mut without);
             let synced = round(true, &buses, prompts).await;
-            (with, bytes) = (with + synced.cpu, bytes + synced.bytes);
+            synced.add_times(&mut with);
+            bytes += synced.bytes;
             agree &= synced.agree;
         }
         let seconds = ROUND.as_secs_f64() * ROUNDS as f64;
-        let share = (with.as_secs_f64() - without.as_secs_f64()) / seconds / 2.0;
-        let longest = Duration::from_nanos(LONGEST_NS.load(Ordering::Relaxed));
+        let [share, of_requests] =
+            [0, 1].map(|at| (with[at] - without[at]) / seconds / 2.0 * 100.0);
+        let [exchange, decision] = LONGEST_NS
+            .each_ref()
+            .map(|longest| longest.load(Ordering::Relaxed) as f64 / 1e6);
         println!(
-            "{:<24} {:>10}   {:>11.1}   {:>9.2}   {:>38.3}   {:>11}",
+            "{:<24} {:>10}   {:>11.1}   {:>15.1}   {:>9.2}   {:>50.3}   {:>8.3}   {:>11}",
             prompts.name,
             prompts.rate,
-            share * 100.0,
+            share,
+            of_requests,
             bytes / seconds / 2.0 / 1e6,
-            longest.as_secs_f64() * 1e3,
+            exchange,
+            decision,
             agree
         );
     }

@@ -18,8 +18,8 @@ use crate::{
     wire::{self, Changes, Envelope, Presence, StatePage, VERSION},
 };
 
-/// Time for which changes are gathered into one message.
-const GATHER: Duration = Duration::from_millis(2);
+/// Time for which changes are gathered into one message. Timers round it up to a millisecond more.
+const GATHER: Duration = Duration::from_millis(3);
 /// Interval of checks for silent peers.
 const CHECK: Duration = Duration::from_millis(100);
 /// Most open requests in a page.
@@ -47,7 +47,7 @@ pub(crate) struct Exchange {
     digest: LoadDigest,
     requests: mpsc::Receiver<PageRequest>,
     fetches: JoinSet<FetchResult>,
-    /// When gathered changes are sent.
+    /// When gathered changes are sent; `None`: there were none last time.
     flush_at: Option<Instant>,
 }
 
@@ -82,7 +82,7 @@ impl Exchange {
                 () = self.core.notes.filled(), if flush_at.is_none() => {
                     self.flush_at = Some(Instant::now() + GATHER);
                 }
-                () = wait_until(flush_at) => self.send_changes(),
+                () = wait_until(flush_at) => self.send_gathered(),
                 Some(request) = self.requests.recv() => self.serve(request),
                 Some(fetched) = self.fetches.join_next() => {
                     if let Ok((peer, result)) = fetched {
@@ -220,21 +220,28 @@ impl Exchange {
         self.carry_out(now, actions);
     }
 
-    /// Sends the changes since the last call.
-    fn send_changes(&mut self) {
-        self.flush_at = None;
-        let mut changes = Vec::new();
-        let state = self.core.router.take_load_changes(&mut changes);
-        self.send(changes, state);
+    /// Sends gathered changes. While there are some, the next ones are gathered at once: to be woken
+    /// by the first of them costs more than to look in vain once.
+    fn send_gathered(&mut self) {
+        let sent = self.send_changes();
+        self.flush_at = (sent > 0).then(|| Instant::now() + GATHER);
     }
 
-    fn send(&mut self, changes: Vec<routing::LoadChange>, state: routing::FeedState) {
+    /// Sends the changes since the last call. Returns the number of messages.
+    fn send_changes(&mut self) -> usize {
+        let mut changes = Vec::new();
+        let state = self.core.router.take_load_changes(&mut changes);
+        self.send(changes, state)
+    }
+
+    fn send(&mut self, changes: Vec<routing::LoadChange>, state: routing::FeedState) -> usize {
         if state.lost {
             self.core.telemetry.lost_changes.inc();
             self.encoder.skip_lost();
         }
         let messages = self.encoder.encode(changes, self.core.notes.take());
         self.digest = state.digest;
+        let sent = messages.len();
         for message in messages {
             let envelope = Envelope {
                 changes: Some(message),
@@ -242,6 +249,7 @@ impl Exchange {
             };
             self.publish(&envelope);
         }
+        sent
     }
 
     fn send_presence(&mut self, leaving: bool) {
