@@ -50,6 +50,11 @@ impl ReplicaSubjects {
         }
     }
 
+    /// Returns the subject of messages to all.
+    pub(crate) fn all(&self) -> &str {
+        &self.all
+    }
+
     fn of(&self, replica: u64) -> String {
         format!("{}.{}", self.all, ShownId(replica))
     }
