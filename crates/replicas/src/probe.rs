@@ -1,7 +1,7 @@
 //! One look at the replicas that run, for checks before traffic: who is there, and whether it would
 //! be understood. It sends nothing that a replica takes.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use config::Settings;
 use futures_util::future::join_all;
@@ -84,7 +84,7 @@ impl SeenReplica {
     }
 }
 
-/// Reads one presence of each admin listener in `replicas.peers`.
+/// Reads one presence of each admin listener in `replicas.peers`; each has `limit`, at most.
 ///
 /// # Errors
 ///
@@ -92,6 +92,7 @@ impl SeenReplica {
 pub async fn probe_peers(
     settings: &Settings,
     token: Option<&str>,
+    limit: Duration,
 ) -> Result<Vec<PeerProbe>, ReplicaStartError> {
     let spec = peer_spec(&settings.replicas, 0, token)?;
     let resolved = spec
@@ -108,7 +109,7 @@ pub async fn probe_peers(
     let probes = listed.map(async |entry| match entry {
         Ok(url) => PeerProbe {
             peer: url.to_string(),
-            answer: probe_peer(url, &spec, settings).await,
+            answer: probe_peer(url, &spec, settings, limit).await,
         },
         Err(unresolved) => unresolved,
     });
@@ -119,12 +120,13 @@ async fn probe_peer(
     url: WorkerUrl,
     spec: &PeerTransportSpec,
     settings: &Settings,
+    limit: Duration,
 ) -> Result<SeenReplica, PeerFailure> {
     let url = match &spec.trust {
         Some(trust) => url.with_trust(trust.clone()),
         None => url,
     };
-    let mut reply = fetch::open(&url, FEED, &spec.headers, CONNECT)
+    let mut reply = fetch::open(&url, FEED, &spec.headers, limit.min(CONNECT))
         .await
         .map_err(|error| PeerFailure::Silent(error.to_string()))?;
     match reply.status {
@@ -146,7 +148,7 @@ async fn probe_peer(
         }
         None
     };
-    let limit = CONNECT + settings.replicas.digest_interval * INTERVALS;
+    let limit = limit.min(CONNECT + settings.replicas.digest_interval * INTERVALS);
     let read = timeout(limit, read).await;
     read.ok()
         .flatten()
@@ -171,7 +173,7 @@ pub async fn probe_bus(
     let subscribed = client.subscribe(subjects.all().to_owned()).await;
     let mut messages = subscribed.map_err(|error| error.to_string())?;
     let digest = settings_digest(settings);
-    let mut seen = BTreeSet::new();
+    let mut seen = std::collections::BTreeSet::new();
     let listen = async {
         while let Some(message) = messages.next().await {
             seen.extend(SeenReplica::of(&message.payload, digest));

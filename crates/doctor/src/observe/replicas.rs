@@ -33,7 +33,7 @@ impl ReplicaObservation {
             ReplicaMode::Alone => Self::Alone,
             ReplicaMode::Peers => {
                 let token = environment.admin_token.as_ref().map(config::Secret::expose);
-                let probes = replicas::probe_peers(settings, token).await;
+                let probes = replicas::probe_peers(settings, token, limit).await;
                 Self::Peers(probes.map_err(|error| error.to_string()))
             }
             #[cfg(feature = "nats")]
