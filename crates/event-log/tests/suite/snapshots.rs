@@ -146,6 +146,24 @@ async fn a_snapshot_replaces_the_messages_that_it_covers_and_all_replicas_have()
 
 #[tokio::test]
 #[contract("DY21")]
+async fn a_snapshot_that_is_replaced_while_it_is_read_gives_its_successor() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let store = open(&server, "a").await;
+    make(&store, b"first", 5).await;
+    let object = store.pointer().await.unwrap().unwrap().object.unwrap();
+    // The reader has the description and waits for chunks, which the maker of the second removed.
+    let objects = names().bucket("snapshots");
+    let jetstream = JetStream::new(client(&server).await);
+    let (stream, chunks) = (format!("OBJ_{objects}"), format!("$O.{objects}.C.{object}"));
+    jetstream.purge_subject(&stream, &chunks).await.unwrap();
+    let reader = open(&server, "b").await;
+    let (read, ()) = tokio::join!(restored(&reader), make(&store, b"second", 6));
+    assert_eq!(read, Some(b"second".to_vec()));
+}
+
+#[tokio::test]
+#[contract("DY21")]
 async fn a_message_that_grows_old_by_the_servers_clock_makes_a_snapshot_due() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start_with_store();
