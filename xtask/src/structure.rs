@@ -20,6 +20,8 @@ mod source_file;
 mod test_count;
 mod types;
 mod use_trees;
+#[cfg(test)]
+mod wall_clock;
 
 use std::{fs, path::Path};
 

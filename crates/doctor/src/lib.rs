@@ -1,6 +1,6 @@
 //! Checks before traffic: whether router and engines agree on everything that cache hits depend on.
 //!
-//! `observe` queries: the same probes as the router's own supervisors (`fleet`), the engine's
+//! `observe` queries: the NATS server or the peers that replicas share with; the same probes as the router's own supervisors (`fleet`), the engine's
 //! `/tokenize`, its event sockets, and a few one-token requests with prompts of our own. `checks`
 //! is pure: it turns observations into one [`CheckResult`] per id, each failure with its fix. A run
 //! changes nothing, on either side, beyond a few blocks in the engines' caches.
@@ -27,7 +27,7 @@ pub use api::{CheckResult, CheckStatus, DoctorReport, WorkerChecks};
 pub use environment::{Environment, FileLimit};
 pub use report::bad_configuration;
 
-use crate::observe::WorkerObservation;
+use crate::observe::{ReplicaObservation, WorkerObservation};
 
 /// Workers observed at the same time; the others wait their turn.
 const AT_ONCE: usize = 8;
@@ -49,7 +49,7 @@ pub const USUAL_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct DoctorOptions {
     /// Whether the run may send requests.
     pub probe: ProbeMode,
-    /// Longest time for one worker.
+    /// Longest time for one worker, and for the NATS server.
     pub timeout: Duration,
 }
 
@@ -79,9 +79,12 @@ pub async fn diagnose(
             observe::observe(request, options.timeout, clock).boxed()
         })
         .collect();
-    let observed: Vec<WorkerObservation> =
-        stream::iter(observations).buffered(AT_ONCE).collect().await;
-    let checks = checks::router(settings, environment);
+    let observed = stream::iter(observations).buffered(AT_ONCE).collect();
+    let (observed, replicas): (Vec<WorkerObservation>, _) = tokio::join!(
+        observed,
+        ReplicaObservation::of(settings, environment, options.timeout)
+    );
+    let checks = checks::router(settings, environment, &replicas);
     let workers = checks::workers(settings, &observed);
     report::report(checks, workers)
 }

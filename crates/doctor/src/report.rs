@@ -34,13 +34,14 @@ pub(crate) const WORKER_CHECKS: [&str; 27] = [
 ];
 
 /// Checks of the router, in the order of the report.
-pub(crate) const ROUTER_CHECKS: [&str; 9] = [
+pub(crate) const ROUTER_CHECKS: [&str; 10] = [
     "config",
     "listener_exposed",
     "admin_exposed",
     "tenants_salted",
     "redis",
     "nats",
+    "replicas",
     "s3",
     "limits_fd",
     "timers",

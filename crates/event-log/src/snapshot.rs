@@ -177,13 +177,7 @@ impl SnapshotStore {
 
     /// Reads the snapshot in force, of at most `limit` bytes.
     pub async fn restore(&self, limit: u64) -> Result<Option<RestoredSnapshot>, JetStreamError> {
-        let Some(pointer) = self.pointer().await? else {
-            return Ok(None);
-        };
-        let Some(object) = &pointer.object else {
-            return Ok(None);
-        };
-        let Some(bytes) = self.objects.get(object, limit).await? else {
+        let Some((pointer, bytes)) = self.read(limit).await? else {
             return Ok(None);
         };
         // Another stream of the same name counts from 1 again, and has only what came later.
@@ -202,6 +196,30 @@ impl SnapshotStore {
             next,
             pointer,
         }))
+    }
+
+    /// Reads the object in force. One that was replaced meanwhile is removed in front of the
+    /// reader, whose next attempt finds its successor.
+    async fn read(&self, limit: u64) -> Result<Option<(SnapshotPointer, Vec<u8>)>, JetStreamError> {
+        loop {
+            let Some(pointer) = self.pointer().await? else {
+                return Ok(None);
+            };
+            let Some(object) = &pointer.object else {
+                return Ok(None);
+            };
+            let is_replaced = async || match self.pointer().await {
+                Ok(Some(now)) => now.object != pointer.object,
+                _ => false,
+            };
+            let found = self.objects.get(object, limit).await;
+            if let Ok(Some(bytes)) = found {
+                return Ok(Some((pointer, bytes)));
+            }
+            if !is_replaced().await {
+                return found.map(|_| None);
+            }
+        }
     }
 
     /// Discards the log and all snapshots.

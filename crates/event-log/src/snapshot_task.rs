@@ -128,11 +128,21 @@ async fn is_due(
     }
     let subjects = state.settings.names.subjects();
     let oldest = jetstream.next_message(stream, first, &subjects).await?;
+    // Retention goes by the clock of the server, so age does, too: that of this process may be
+    // wrong. Its own key is written every half second.
+    let presence = state.presence_bucket(client).await?;
+    let now = presence.get(&state.settings.replica).await?;
     let age = oldest
-        .and_then(|message| OffsetDateTime::parse(&message.time, &Rfc3339).ok())
-        .and_then(|at| Duration::try_from(state.clock.wall() - at).ok())
+        .zip(now)
+        .and_then(|(oldest, now)| time_between(&oldest.time, &now.time))
         .unwrap_or_default();
     Ok(settings.is_due(uncovered, age))
+}
+
+/// Returns the time from one of the server's times to a later one.
+fn time_between(earlier: &str, later: &str) -> Option<Duration> {
+    let read = |text| OffsetDateTime::parse(text, &Rfc3339).ok();
+    Duration::try_from(read(later)? - read(earlier)?).ok()
 }
 
 /// Uploads a snapshot, puts it in force and removes what it replaces.
@@ -192,6 +202,20 @@ mod tests {
     use contract_id::contract;
 
     use super::*;
+
+    #[test]
+    fn ages_are_differences_of_the_servers_times() {
+        let from = "2026-11-27T01:59:59.5Z";
+        let between = |later| time_between(from, later);
+        let expected = Duration::from_millis(1_750);
+        assert_eq!(
+            between("2026-11-27T02:00:01.250000001Z"),
+            Some(expected + Duration::from_nanos(1))
+        );
+        assert_eq!(between("2026-11-27T04:00:01.25+02:00"), Some(expected));
+        assert_eq!(between("2026-11-27T01:00:00Z"), None);
+        assert_eq!(between("soon"), None);
+    }
 
     #[test]
     #[contract("DY21")]

@@ -39,6 +39,8 @@ pub struct Entry {
     pub value: Vec<u8>,
     /// Its revision: that of the whole bucket when it was written.
     pub revision: u64,
+    /// When it was written by the clock of the server, RFC 3339.
+    pub time: String,
 }
 
 /// A change of a key. Values that expire are not reported.
@@ -114,6 +116,7 @@ impl Bucket {
             .map(|stored| Entry {
                 value: stored.payload,
                 revision: stored.seq,
+                time: stored.time,
             }))
     }
 

@@ -34,8 +34,8 @@ pub use async_nats::{Client, HeaderMap, Message, StatusCode, Subject, Subscriber
 pub use credentials::{NatsCredentials, NatsCredentialsError};
 pub use dial::{ConnectionEvent, DialError, NatsConnection, NatsDialer};
 pub use jetstream::{
-    ConsumerConfig, ConsumerInfo, DeliveredMessage, JetStream, JetStreamError, PublishAck, Storage,
-    StoredMessage, StreamConfig, StreamInfo, StreamReader,
+    AccountInfo, AccountLimits, ConsumerConfig, ConsumerInfo, DeliveredMessage, JetStream,
+    JetStreamError, PublishAck, Storage, StoredMessage, StreamConfig, StreamInfo, StreamReader,
 };
 pub use key_value::{Bucket, BucketConfig, Entry, KeyChange, KeyWatch};
 pub use objects::{ObjectInfo, ObjectStore};

@@ -9,6 +9,7 @@
 //! | `wire` | the messages, and chains of blocks that they name by one hash |
 //! | `load` | the router's changes as messages, and back |
 //! | `peers` | pure: who is there, which changes are missing, when to fetch a whole load |
+//! | `probe` | one look at the replicas that run, for the doctor |
 //! | `transport` | HTTP between replicas, or a bus |
 //! | `exchange` | the task that connects these with the router |
 //! | `replicas` | the handle for the rest of the process |
@@ -25,6 +26,7 @@ mod load;
 mod note_queue;
 mod peer_snapshots;
 mod peers;
+mod probe;
 mod replicas;
 mod report;
 mod settings_digest;
@@ -36,6 +38,9 @@ pub use identity::ReplicaIdentity;
 pub use load::{SharedNote, WorkerDirectory};
 pub use note_queue::NoteQueue;
 pub use peer_snapshots::PeerSnapshots;
+#[cfg(feature = "nats")]
+pub use probe::probe_bus;
+pub use probe::{PeerFailure, PeerProbe, ReplicaMismatch, SeenReplica, probe_peers};
 pub use replicas::{LoadSink, ReplicaParts, ReplicaStartError, Replicas, SharedEvents};
 pub use settings_digest::settings_digest;
 pub use transport::{Feed, PeerAddressError};

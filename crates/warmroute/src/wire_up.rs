@@ -17,7 +17,7 @@ use admin::{
     AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
     ShutdownParts, Takeover, Token,
 };
-use config::Settings;
+use config::{Secret, Settings};
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
 use fleet::{Fleet, HubCache, OnVerdict};
 use gateway::{
@@ -477,6 +477,9 @@ pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Environment {
     Environment {
         api_key,
         files: Some(crate::limits::files(settings.server.max_connections)),
+        admin_token: crate::settings::admin_token(settings).map(Secret::new),
+        #[cfg(feature = "nats")]
+        bus: bus::dialer_for_checks(settings),
         hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
     }
 }

@@ -3,6 +3,8 @@
 //! Checks run in the order of their dependencies; a check whose precondition failed is skipped, so
 //! that one wrong setting is named once.
 
+#[cfg(feature = "nats")]
+mod bus;
 mod cache;
 mod connection;
 mod endpoint;
@@ -14,6 +16,7 @@ mod fleet_wide;
 mod prompt;
 mod ranks;
 mod replay;
+mod replicas;
 mod router;
 mod stream;
 mod template;

@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use config::{CacheBackend, ListenerTls, Settings};
 
-use super::{Finding, Findings};
-use crate::{Environment, report::ROUTER_CHECKS};
+#[cfg(feature = "nats")]
+use super::bus;
+use super::{Finding, Findings, replicas};
+use crate::{Environment, observe::ReplicaObservation, report::ROUTER_CHECKS};
 
 /// Runs the checks that involve no worker.
-pub(crate) fn router(settings: &Settings, environment: &Environment) -> Vec<CheckResult> {
+pub(crate) fn router(
+    settings: &Settings,
+    environment: &Environment,
+    replicas: &ReplicaObservation,
+) -> Vec<CheckResult> {
     let mut findings = Findings::default();
     let workers = settings.workers.len();
     findings.set(
@@ -23,7 +29,8 @@ pub(crate) fn router(settings: &Settings, environment: &Environment) -> Vec<Chec
     );
     findings.set("listener_exposed", listener_exposed(settings, environment));
     findings.set("admin_exposed", admin_exposed(settings));
-    findings.skip_rest(&["tenants_salted", "nats"], "not configured");
+    check_replicas(settings, replicas, &mut findings);
+    findings.skip_rest(&["tenants_salted", "nats", "replicas"], "not configured");
     let cache = &settings.response_cache;
     let store = |is_used: bool| match is_used {
         true => "not looked at: /health of a running router says whether it is there",
@@ -39,6 +46,41 @@ pub(crate) fn router(settings: &Settings, environment: &Environment) -> Vec<Chec
     findings.set("limits_fd", limits_fd(settings, environment));
     findings.set("timers", timers(settings));
     findings.into_checks(&ROUTER_CHECKS)
+}
+
+#[cfg_attr(
+    not(feature = "nats"),
+    expect(unused_variables, reason = "only the bus has settings to check")
+)]
+fn check_replicas(settings: &Settings, seen: &ReplicaObservation, findings: &mut Findings) {
+    match seen {
+        ReplicaObservation::Alone => {}
+        ReplicaObservation::Peers(Ok(probes)) => findings.set("replicas", replicas::peers(probes)),
+        ReplicaObservation::Peers(Err(reason)) => {
+            let fix = "correct replicas.peers, replicas.ca or admin.token_file";
+            findings.set("replicas", Finding::fail(reason.clone(), fix));
+        }
+        #[cfg(feature = "nats")]
+        ReplicaObservation::Bus(seen) => {
+            let seen_replicas = seen.as_ref().ok().and_then(|seen| {
+                let facts = seen.facts.as_ref().ok()?;
+                facts.replicas.as_ref().ok()
+            });
+            findings.set("nats", bus::check(settings, seen));
+            findings.set(
+                "replicas",
+                match seen_replicas {
+                    Some(seen) => replicas::replicas(seen),
+                    None => Finding::skip("the nats server cannot be used"),
+                },
+            );
+        }
+        #[cfg(not(feature = "nats"))]
+        ReplicaObservation::NotBuilt => {
+            let reason = "this program was built without NATS";
+            findings.skip_rest(&["nats", "replicas"], reason);
+        }
+    }
 }
 
 fn listener_exposed(settings: &Settings, environment: &Environment) -> Finding {
@@ -229,7 +271,11 @@ mod tests {
     use crate::FileLimit;
 
     fn router_check(yaml: &str, environment: &Environment, id: &str) -> CheckResult {
-        let checks = router(&fixture::settings(yaml), environment);
+        let checks = router(
+            &fixture::settings(yaml),
+            environment,
+            &ReplicaObservation::Alone,
+        );
         checks
             .into_iter()
             .find(|check| check.id == id)
@@ -238,14 +284,25 @@ mod tests {
 
     #[test]
     fn the_defaults_pass_and_checks_of_unconfigured_parts_are_skipped() {
-        let checks = router(&fixture::settings(""), &Environment::default());
+        let checks = router(
+            &fixture::settings(""),
+            &Environment::default(),
+            &ReplicaObservation::Alone,
+        );
         assert_eq!(
             checks.iter().map(|check| &*check.id).collect::<Vec<_>>(),
             ROUTER_CHECKS
         );
         for check in &checks {
-            let skipped =
-                ["tenants_salted", "redis", "nats", "s3", "limits_fd"].contains(&&*check.id);
+            let skipped = [
+                "tenants_salted",
+                "redis",
+                "nats",
+                "replicas",
+                "s3",
+                "limits_fd",
+            ]
+            .contains(&&*check.id);
             assert_eq!(
                 check.status,
                 if skipped {

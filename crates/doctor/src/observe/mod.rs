@@ -1,8 +1,10 @@
-//! Observes one worker. This module only queries; `checks` interprets the observations.
+//! Observes one worker, or the other replicas. This module only queries; `checks` interprets the observations.
 
 mod address;
 mod announcements;
 mod budget;
+#[cfg(feature = "nats")]
+mod bus;
 mod engine_client;
 mod event_listener;
 mod further_probes;
@@ -14,6 +16,7 @@ mod publisher_binding;
 mod publisher_observation;
 mod recording_sink;
 mod replays;
+mod replicas;
 mod request;
 mod session;
 mod token_case;
@@ -33,6 +36,8 @@ use tokio::time::Instant;
 pub(crate) use address::PortOccupant;
 pub(crate) use announcements::AnnouncedBlocks;
 pub(crate) use budget::Budget;
+#[cfg(feature = "nats")]
+pub(crate) use bus::{BusFacts, BusFailure, BusObservation};
 pub(crate) use engine_client::EngineClient;
 pub(crate) use event_listener::StreamObservation;
 pub(crate) use probe_reply::ProbeReply;
@@ -43,6 +48,7 @@ pub(crate) use publisher_binding::PublisherBinding;
 pub(crate) use publisher_observation::BatchNumbers;
 pub(crate) use publisher_observation::{LinkStatus, PublisherObservation};
 pub(crate) use replays::{ReplayAnswer, ReplayObservation};
+pub(crate) use replicas::ReplicaObservation;
 pub(crate) use request::ObservationRequest;
 pub(crate) use session::ProbeSession;
 pub(crate) use token_case::{EngineTokenization, TokenCase, TokenComparison, first_difference};

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
 use event_log::{
-    LogBatch, LogMessage, ResetError, SnapshotPointer, SnapshotSource, SnapshotStore, StreamRole,
-    reset,
+    LogBatch, LogMessage, ResetError, SnapshotPointer, SnapshotSettings, SnapshotSource,
+    SnapshotStore, SnapshotTask, StreamRole, reset,
 };
 use nats_client::JetStream;
 
@@ -122,7 +122,8 @@ async fn a_snapshot_replaces_the_messages_that_it_covers_and_all_replicas_have()
         }
     };
     publish(0..20);
-    until("the messages", || log.report().taken == 20).await;
+    // The replica tells the others every half second how far it is.
+    until("the messages", || log.acknowledged_by_all() == 20).await;
     let source: Arc<dyn SnapshotSource> = Arc::new(Text("index"));
     let made = log.make_snapshot(&source).await.unwrap().unwrap();
     assert_eq!(made.covered, 20);
@@ -141,6 +142,55 @@ async fn a_snapshot_replaces_the_messages_that_it_covers_and_all_replicas_have()
     until("the new stream", || log.report().taken < 20).await;
     let restored = store.restore(1 << 30).await.unwrap().unwrap();
     assert_eq!(restored.next, 1);
+}
+
+#[tokio::test]
+#[contract("DY21")]
+async fn a_snapshot_that_is_replaced_while_it_is_read_gives_its_successor() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let store = open(&server, "a").await;
+    make(&store, b"first", 5).await;
+    let object = store.pointer().await.unwrap().unwrap().object.unwrap();
+    // The reader has the description and waits for chunks, which the maker of the second removed.
+    let objects = names().bucket("snapshots");
+    let jetstream = JetStream::new(client(&server).await);
+    let (stream, chunks) = (format!("OBJ_{objects}"), format!("$O.{objects}.C.{object}"));
+    jetstream.purge_subject(&stream, &chunks).await.unwrap();
+    let reader = open(&server, "b").await;
+    let (read, ()) = tokio::join!(restored(&reader), make(&store, b"second", 6));
+    assert_eq!(read, Some(b"second".to_vec()));
+}
+
+#[tokio::test]
+#[contract("DY21")]
+async fn a_message_that_grows_old_by_the_servers_clock_makes_a_snapshot_due() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let log = start(&server, "a");
+    let member = log.join("w", 0);
+    member.set_past_read();
+    until("the owner", || member.role() == StreamRole::Owner).await;
+    member.publish(LogMessage::Batch(LogBatch {
+        seq: 0,
+        previous: None,
+        payload: "batch".into(),
+    }));
+    until("the message", || log.covered() == 1).await;
+    let settings = SnapshotSettings {
+        threshold: 1_000,
+        retention: Duration::from_secs(2),
+    };
+    let source: Arc<dyn SnapshotSource> = Arc::new(Text("index"));
+    let _task = SnapshotTask::spawn(Arc::clone(&log), source, settings);
+    let store = open(&server, "b").await;
+    let made = async {
+        while restored(&store).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let within = tokio::time::timeout(Duration::from_secs(60), made).await;
+    assert!(within.is_ok(), "no snapshot was made");
 }
 
 #[tokio::test]

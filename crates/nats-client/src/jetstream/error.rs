@@ -5,6 +5,7 @@ pub(super) const STREAM_NAME_IN_USE: u64 = 10_058;
 pub(super) const NO_MESSAGE_FOUND: u64 = 10_037;
 const STREAM_NOT_FOUND: u64 = 10_059;
 const CONSUMER_NOT_FOUND: u64 = 10_014;
+const NOT_ENABLED: [u64; 2] = [10_039, 10_076];
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
 /// Why a request failed.
@@ -51,6 +52,15 @@ impl JetStreamError {
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Refused { code, .. }
             if [STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, NO_MESSAGE_FOUND].contains(code))
+    }
+
+    /// Returns whether the server or the account has no JetStream.
+    pub fn is_not_enabled(&self) -> bool {
+        match self {
+            Self::Nobody { .. } => true,
+            Self::Refused { code, .. } => NOT_ENABLED.contains(code),
+            _ => false,
+        }
     }
 
     /// Returns whether another revision than the expected one was the last.

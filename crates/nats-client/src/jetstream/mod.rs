@@ -18,8 +18,8 @@ pub use self::{
     error::JetStreamError,
     reader::StreamReader,
     types::{
-        ConsumerConfig, ConsumerInfo, DeliveredMessage, PublishAck, Storage, StoredMessage,
-        StreamConfig, StreamInfo,
+        AccountInfo, AccountLimits, ConsumerConfig, ConsumerInfo, DeliveredMessage, PublishAck,
+        Storage, StoredMessage, StreamConfig, StreamInfo,
     },
 };
 
@@ -84,6 +84,11 @@ impl JetStream {
     /// Returns the client.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Returns the storage of the account.
+    pub async fn account(&self) -> Result<AccountInfo, JetStreamError> {
+        self.api("INFO", &json!({})).await
     }
 
     /// Creates the stream, or gives an existing one this configuration.

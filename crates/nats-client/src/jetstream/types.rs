@@ -55,6 +55,24 @@ pub struct StreamInfo {
     pub state: StreamState,
 }
 
+/// The file storage of an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct AccountInfo {
+    /// Used bytes.
+    #[serde(default)]
+    pub storage: u64,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: AccountLimits,
+}
+
+/// The limits of an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct AccountLimits {
+    /// Most bytes; -1: only the limit of the server, which it does not tell.
+    pub max_storage: i64,
+}
+
 /// The messages of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -180,6 +198,12 @@ impl PublishAck {
 /// Returns a duration as JetStream writes it.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Default for AccountLimits {
+    fn default() -> Self {
+        Self { max_storage: -1 }
+    }
 }
 
 impl StreamConfig {

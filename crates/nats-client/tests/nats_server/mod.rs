@@ -62,6 +62,15 @@ impl NatsServer {
         self.child.wait().unwrap();
     }
 
+    /// Sends a signal by name (`STOP`, `CONT`).
+    pub(crate) fn signal(&self, name: &str) {
+        let process = self.child.id().to_string();
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &process])
+            .status();
+        assert!(sent.unwrap().success(), "kill -{name}");
+    }
+
     /// A dialer for it, without credentials.
     pub(crate) fn dialer(&self) -> nats_client::NatsDialer {
         nats_client::NatsDialer {

@@ -58,19 +58,19 @@ fn framed(message: &[u8]) -> Bytes {
 
 /// A message is longer than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub(crate) struct TooLong;
 
 /// Splits received bytes into messages.
 #[derive(Debug, Default)]
-pub(super) struct FrameSplitter(BytesMut);
+pub(crate) struct FrameSplitter(BytesMut);
 
 impl FrameSplitter {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
     /// Returns the next whole message; `None`: more bytes are needed.
-    pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         let Some(length) = self.0.first_chunk::<LENGTH>() else {
             return Ok(None);
         };

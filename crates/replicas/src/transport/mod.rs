@@ -15,11 +15,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use feed::Feed;
-pub(crate) use feed::FeedHub;
+pub(crate) use feed::{FeedHub, FrameSplitter};
 #[cfg(feature = "nats")]
 pub(crate) use nats::{NatsTransport, ReplicaSubjects};
 pub use peer_addresses::PeerAddressError;
-pub(crate) use peers::{PeerTransport, PeerTransportSpec};
+pub(crate) use peers::{FEED, PeerTransport, PeerTransportSpec};
 
 use crate::wire::{Envelope, StatePage};
 

@@ -47,6 +47,11 @@ impl ReplicaSubjects {
         }
     }
 
+    /// Returns the subject of messages to all.
+    pub(crate) fn all(&self) -> &Subject {
+        &self.all
+    }
+
     fn of(&self, replica: u64) -> Subject {
         format!("{}.{}", self.all, ShownId(replica)).into()
     }
@@ -145,7 +150,7 @@ impl NatsTransport {
     }
 
     fn all(&self) -> Subject {
-        self.fetcher.subjects.all.clone()
+        self.fetcher.subjects.all().clone()
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Path of the feed on an admin listener.
-const FEED: &str = "/admin/replicas/feed";
+pub(crate) const FEED: &str = "/admin/replicas/feed";
 /// Path of a page of open requests.
 const STATE: &str = "/admin/replicas/state";
 /// Time limit of connecting, and of a page.

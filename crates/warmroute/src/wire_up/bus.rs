@@ -231,6 +231,12 @@ async fn restore(
     }
 }
 
+/// Returns how the routers' server is reached, or why that cannot be known; `None`: they use none.
+pub(super) fn dialer_for_checks(settings: &Settings) -> Option<Result<NatsDialer, String>> {
+    let is_used = settings.replicas.mode == ReplicaMode::Nats;
+    is_used.then(|| dialer(settings).map_err(|error| error.to_string()))
+}
+
 fn dialer(settings: &Settings) -> Result<NatsDialer, BusError> {
     let nats = &settings.replicas.nats;
     let server = nats

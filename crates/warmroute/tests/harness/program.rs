@@ -32,6 +32,13 @@ pub struct Program {
     port: Option<ReservedPort>,
 }
 
+/// A `warmroute` that need not become ready. Dropping it kills the process (kill -9).
+#[cfg(feature = "nats")]
+pub struct UnreadyProgram {
+    child: Child,
+    _file: NamedTempFile,
+}
+
 /// A `warmroute` that has exited by itself.
 #[derive(Debug)]
 pub struct FinishedProgram {
@@ -172,6 +179,29 @@ impl Program {
         self
     }
 
+    /// Starts a router with a configuration file of this text, and does not wait for it.
+    #[cfg(feature = "nats")]
+    pub fn serve_unready(yaml: &str) -> UnreadyProgram {
+        let file = NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), yaml).expect("it can be written");
+        let path = file.path().to_str().expect("its name is text");
+        let free = "127.0.0.1:0";
+        let child = command(&[
+            "serve",
+            "--listen",
+            free,
+            "--admin-listen",
+            free,
+            "-c",
+            path,
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+        UnreadyProgram { child, _file: file }
+    }
+
     /// Overwrites its configuration file.
     pub fn configure(&self, yaml: &str) {
         let file = self
@@ -255,6 +285,14 @@ impl Program {
             stdout: String::new(),
             stderr: self.stderr(),
         }
+    }
+}
+
+#[cfg(feature = "nats")]
+impl Drop for UnreadyProgram {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

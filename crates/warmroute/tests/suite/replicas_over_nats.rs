@@ -1,5 +1,9 @@
 //! Routers that share their engines' events and a snapshot over a NATS server with JetStream.
 
+mod killed;
+mod proxy;
+mod slow_bus;
+
 use std::time::Duration;
 
 use contract_id::contract;

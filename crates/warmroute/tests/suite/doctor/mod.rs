@@ -5,6 +5,8 @@
 //! events.
 
 mod address;
+#[cfg(feature = "nats")]
+mod bus;
 mod cache;
 mod configuration;
 mod endpoint;
@@ -15,6 +17,7 @@ mod look;
 mod ranks;
 mod relay;
 mod replay;
+mod replicas;
 mod report;
 mod router;
 mod tokens;
