@@ -8,6 +8,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | `shared_worker` | what the fleet knows of one worker |
+//! | `worker_change` | what a router changes about its workers, and why it does not |
 //! | `value` | its form in the bucket |
 //! | `pending` | a change that this router still has to write |
 //! | `table` | pure: the bucket as last seen, pending changes, leases, and what this router has to change |
@@ -27,8 +28,9 @@ mod shared_worker;
 mod sync;
 mod table;
 mod value;
+mod worker_change;
 
 pub use registrations::{RefusalCounts, RegistrationError, RegistrationReport, Registrations};
 pub use shared_worker::{Registration, SharedWorker};
 pub use sync::{RegistrationSink, RegistrationSync};
-pub use table::{Refusal, WorkerChange};
+pub use worker_change::{Refusal, WorkerChange};

@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    Registration,
-    table::{KeyWrite, ObservationError, Refusal, RegistrationTable, TableFull, WorkerChange},
+    Refusal, Registration, WorkerChange,
+    table::{KeyWrite, ObservationError, RegistrationTable, TableFull},
     value::MOST_BYTES,
 };
 

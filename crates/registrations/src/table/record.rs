@@ -3,10 +3,10 @@
 use kv_blocks::Moment;
 
 use crate::{
-    Registration, SharedWorker,
+    Refusal, Registration, SharedWorker, WorkerChange,
     pending::{PendingChange, PendingKind, WorkerCall},
     shared_worker::is_same,
-    table::{KeyWrite, Refusal, WorkerChange},
+    table::KeyWrite,
     value::WorkerValue,
 };
 
@@ -154,13 +154,11 @@ impl Record {
 
     /// Ends a lease whose time is up, where this router can.
     pub(super) fn end_lease(&mut self, number: u64, is_current: bool) {
-        match self.pending.as_ref().map(|pending| &pending.kind) {
+        match &self.pending {
             // Nobody but this router knows the worker.
-            Some(_) if self.seen.is_none() => {
-                if self.pending.as_ref().is_some_and(|it| !it.is_sent) {
-                    self.pending = None;
-                    self.until = None;
-                }
+            Some(pending) if self.seen.is_none() && !pending.is_sent => {
+                self.pending = None;
+                self.until = None;
             }
             Some(_) => {}
             // While the bucket is away, the worker may renew its lease at another router.
