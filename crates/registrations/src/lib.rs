@@ -33,4 +33,4 @@ mod worker_change;
 pub use registrations::{RefusalCounts, RegistrationError, RegistrationReport, Registrations};
 pub use shared_worker::{Registration, SharedWorker};
 pub use sync::{RegistrationSink, RegistrationSync};
-pub use worker_change::{Refusal, WorkerChange};
+pub use worker_change::{Refusal, RegistrationRefusal, WorkerChange};

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    Refusal, Registration, WorkerChange,
+    Refusal, Registration, RegistrationRefusal, WorkerChange,
     table::{KeyWrite, ObservationError, RegistrationTable, TableFull},
     value::MOST_BYTES,
 };
@@ -140,14 +140,16 @@ impl Registrations {
     }
 
     /// Records what this router made of a change.
-    pub fn applied(&self, change: WorkerChange, outcome: Result<(), Refusal>) {
+    pub fn applied(&self, change: WorkerChange, outcome: Result<(), RegistrationRefusal>) {
         let name = change.name.clone();
-        let is_new = self.table.lock().applied(change, outcome);
-        if let (Err(reason), true) = (outcome, is_new) {
+        let reason = outcome.as_ref().map_err(|refusal| refusal.reason).copied();
+        let is_new = self.table.lock().applied(change, reason);
+        if let (Err(RegistrationRefusal { reason, detail }), true) = (outcome, is_new) {
             self.count(reason);
             tracing::warn!(
                 worker = name,
                 reason = reason.as_str(),
+                detail,
                 "a worker that is registered with the replicas is not used here"
             );
         }

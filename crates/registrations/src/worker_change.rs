@@ -16,6 +16,15 @@ pub struct WorkerChange {
     pub wanted: SharedWorker,
 }
 
+/// Why this router does not use a registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistrationRefusal {
+    /// The reason.
+    pub reason: Refusal,
+    /// The same for operators, with the value that is wrong.
+    pub detail: String,
+}
+
 /// The reason why this router does not use a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {

@@ -3,11 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use admin::{NamedWorker, WorkerRejection};
-use config::Problem;
+use admin::{Control as _, NamedWorker, WorkerRejection};
+use config::{Problem, Settings};
 use fleet::WorkerState;
 use registrations::{
-    Refusal, Registration, RegistrationSink, RegistrationSync, Registrations, WorkerChange,
+    Refusal, Registration, RegistrationRefusal, RegistrationSink, RegistrationSync, Registrations,
+    WorkerChange,
 };
 use supervision::supervise;
 use tokio::task::JoinSet;
@@ -121,24 +122,17 @@ impl RegistrationSink for ReplicaSink {
         let state = &mut *live.state.lock();
         // Under the lock, so that no call of this router comes between.
         let changes = registrations.changes();
-        let new: Vec<&WorkerChange> = changes
-            .iter()
-            .filter(|change| change.is_new_registration)
-            .collect();
+        let new = changes.iter().filter(|change| change.is_new_registration);
+        let new: Vec<&WorkerChange> = new.collect();
         let mut outcomes = live.share(state, &new).into_iter();
         for change in changes {
             let outcome = match change.is_new_registration {
-                true => outcomes.next().unwrap_or(Err(Refusal::BadEntry)),
+                true => outcomes.next().unwrap_or(Ok(())),
                 false => Ok(()),
             };
-            if change.wanted.drained != change.was_drained {
-                live.parts.fleet.drain(&change.name, change.wanted.drained);
-                let drained = change.wanted.drained;
-                tracing::info!(
-                    worker = change.name,
-                    drained,
-                    "drained or resumed at a replica"
-                );
+            let (name, drained) = (&change.name, change.wanted.drained);
+            if drained != change.was_drained && live.parts.fleet.drain(name, drained).is_some() {
+                tracing::info!(worker = name, drained, "drained or resumed at a replica");
             }
             registrations.applied(change, outcome);
         }
@@ -157,50 +151,78 @@ impl RegistrationSink for ReplicaSink {
 }
 
 impl LiveConfig {
-    /// Applies registrations of other replicas: all at once, or each alone if that fails.
-    fn share(&self, state: &mut LiveState, changes: &[&WorkerChange]) -> Vec<Result<(), Refusal>> {
-        if changes.is_empty() {
-            return Vec::new();
-        }
-        match self.share_together(state, changes) {
-            Ok(outcomes) => outcomes,
-            Err(_) if changes.len() > 1 => {
-                let alone = changes
-                    .iter()
-                    .flat_map(|change| self.share(state, &[*change]));
-                alone.collect()
-            }
-            Err(_) => vec![Err(Refusal::BadEntry)],
-        }
-    }
-
-    fn share_together(
+    /// Applies registrations of other replicas, all at once; if there is a problem, those without
+    /// one. Returns an outcome for each.
+    fn share(
         &self,
         state: &mut LiveState,
         changes: &[&WorkerChange],
-    ) -> Result<Vec<Result<(), Refusal>>, WorkerRejection> {
-        self.change_members_of(state, "replicas", |members, in_force| {
-            let share = |change: &&WorkerChange| {
-                let name = &change.name;
-                match &change.wanted.registration {
-                    None => {
-                        members.unshare(name);
-                        Ok(())
-                    }
-                    Some(registration) => {
-                        let entry = &registration.entry;
-                        may_be_an_engine(entry).map_err(|_| Refusal::Forbidden)?;
-                        let leased = registration.lease.is_some();
-                        let entry = SharedEntry {
-                            name,
-                            entry,
-                            leased,
-                        };
-                        members.share_entry(entry, in_force)
-                    }
+    ) -> Vec<Result<(), RegistrationRefusal>> {
+        let mut sources = state.sources.clone();
+        let in_force = self.settings();
+        let members = sources.members_mut();
+        let outcomes = changes.iter().map(|it| share_one(members, &in_force, it));
+        let outcomes = outcomes.collect();
+        if sources == state.sources {
+            return outcomes;
+        }
+        let settings = sources.settings();
+        // Checked first: what another router took in is no failed change of this one.
+        let problems = match self.examine(settings.clone()) {
+            Ok(_) => {
+                let taken = self.take(state, sources, settings, "replicas");
+                if taken.applied {
+                    self.save_members(state);
+                    return outcomes;
                 }
-            };
-            Ok(changes.iter().map(share).collect())
-        })
+                taken.problems
+            }
+            Err(problems) => problems,
+        };
+        let (first, rest) = changes.split_at(changes.len() / 2);
+        if first.is_empty() {
+            let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            return vec![Err(RegistrationRefusal {
+                reason: Refusal::BadEntry,
+                detail: texts.join("; "),
+            })];
+        }
+        let mut outcomes = self.share(state, first);
+        outcomes.extend(self.share(state, rest));
+        outcomes
     }
+}
+
+fn share_one(
+    members: &mut MemberTable,
+    in_force: &Settings,
+    change: &WorkerChange,
+) -> Result<(), RegistrationRefusal> {
+    let name = &change.name;
+    let Some(registration) = &change.wanted.registration else {
+        members.unshare(name);
+        return Ok(());
+    };
+    let entry = &registration.entry;
+    if let Err(WorkerRejection::Forbidden(detail)) = may_be_an_engine(entry) {
+        let reason = Refusal::Forbidden;
+        return Err(RegistrationRefusal { reason, detail });
+    }
+    let leased = registration.lease.is_some();
+    let shared = members.share_entry(
+        SharedEntry {
+            name,
+            entry,
+            leased,
+        },
+        in_force,
+    );
+    shared.map_err(|reason| RegistrationRefusal {
+        reason,
+        detail: match reason {
+            Refusal::Configured => "the file or discovery has a worker of that name",
+            _ => "there are too many workers",
+        }
+        .to_owned(),
+    })
 }

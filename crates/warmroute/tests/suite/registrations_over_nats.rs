@@ -20,11 +20,15 @@ fn engine() -> Program {
 
 /// A router that shares workers over this server, before the worker `own` of its flags.
 fn router(server: &NatsServer, own: &Program) -> Program {
+    router_with(server, own, &[])
+}
+
+fn router_with(server: &NatsServer, own: &Program, flags: &[&str]) -> Program {
     let settings = format!(
         "replicas: {{mode: nats, nats: {{url: \"{}\"}}}}\n",
         server.url()
     );
-    Program::serve_with(&settings, &[format!("own={}", own.url())], &[])
+    Program::serve_with(&settings, &[format!("own={}", own.url())], flags)
 }
 
 fn call(router: &Program, method: &str, path: &str, body: &Value) -> RawReply {
@@ -236,6 +240,37 @@ fn a_drain_through_one_router_drains_at_all_and_any_resumes() {
     until(&[a, b, c, &late], "own=ready w=ready");
 }
 
+#[test]
+#[contract("DY38")]
+fn a_state_file_is_used_while_the_bus_is_away_and_brings_no_removed_worker_back() {
+    test_programs::require!(NatsServer);
+    let mut server = NatsServer::start_with_store();
+    let (own, new) = (engine(), engine());
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state.json");
+    let flags = ["--state-file", state.to_str().unwrap()];
+    let mut a = router_with(&server, &own, &flags);
+    let b = router(&server, &own);
+    assert_eq!(register(&b, "w", &new).status, 201);
+    until(&[&a, &b], "own=ready w=ready");
+    a.kill();
+    assert!(std::fs::read_to_string(&state).unwrap().contains("\"w\""));
+    let removed = call(&b, "DELETE", "/admin/workers/w", &json!({}));
+    assert_eq!(removed.status, 200);
+    let mut a = router_with(&server, &own, &flags);
+    until(&[&a, &b], "own=ready");
+
+    assert_eq!(register(&a, "v", &new).status, 201);
+    until(&[&a, &b], "own=ready v=ready");
+    server.kill();
+    a.kill();
+    let a = router_with(&server, &own, &flags);
+    until(&[&a], "own=ready v=ready");
+    server.start_again();
+    let late = router(&server, &own);
+    until(&[&a, &b, &late], "own=ready v=ready");
+}
+
 /// Writes values into the routers' bucket, as any program with the server's password could.
 fn write_values(server: &NatsServer, values: &[(&str, String)]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -292,6 +327,11 @@ fn a_value_that_a_router_cannot_use_is_a_warning_and_a_count_and_changes_nothing
     assert_eq!(refused("forbidden"), 1.0);
     assert_eq!(refused("bad_entry"), 1.0);
     assert_eq!(refused("unreadable"), 4.0);
+    eventually("a warning for each registration", || {
+        (one.stderr().matches("is not used here").count() == 3).then_some(())
+    });
+    let rejected = one.metric("warmroute_config_reloads_total", "result=\"rejected\"");
+    assert_eq!(rejected, 0.0, "nobody changed this router's configuration");
     assert_eq!(request(&one, "own"), 200);
     assert_eq!(request(&one, "good"), 200);
     // A name that is taken in the fleet cannot be registered here, and can be freed.
