@@ -289,8 +289,8 @@ impl RegistrationTable {
         self.change(key, Record::observe_deletion);
     }
 
-    /// Takes note that everything in the bucket was reported. Leases begin anew, because renewals
-    /// may have been missed.
+    /// Takes note that everything in the bucket was reported. A worker that was not has a fresh
+    /// lease, as those that were: renewals may have been missed.
     pub(crate) fn end_read(&mut self, now: Moment) {
         self.is_current = true;
         let keys: Vec<String> = self.records.keys().cloned().collect();
@@ -299,8 +299,8 @@ impl RegistrationTable {
             self.change(&key, |record| {
                 if !record.is_reported {
                     record.observe_absence(number);
+                    record.begin_lease(now);
                 }
-                record.begin_lease(now);
             });
         }
     }

@@ -356,6 +356,20 @@ fn a_worker_of_the_file_can_be_drained_everywhere_and_leaves_no_key_when_resumed
 }
 
 #[test]
+fn a_drain_of_a_worker_that_was_removed_meanwhile_leaves_no_key() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", None);
+    settle(&mut replicas, &mut bucket, at(0));
+    replicas[1].unregister();
+    replicas[1].write(&mut bucket);
+    replicas[2].drain(true);
+    settle(&mut replicas, &mut bucket, at(0));
+    assert_eq!(drains(&mut replicas), [false; 3]);
+    assert_eq!(bucket.last_value("w"), None);
+}
+
+#[test]
 fn a_worker_that_registers_again_is_not_drained() {
     let mut bucket = FakeBucket::default();
     let mut replicas = three(&bucket);
@@ -405,6 +419,7 @@ fn a_replica_that_missed_a_renewal_does_not_remove_the_worker() {
     replicas[0].write(&mut bucket);
     // The renewal is on its way to it.
     replicas[1].table.end_leases(at(11));
+    replicas[1].apply(None);
     replicas[1].write(&mut bucket);
     assert_eq!(bucket.refused, 1);
     assert!(replicas[1].url().is_some());
@@ -508,6 +523,28 @@ fn a_new_bucket_gets_what_the_replicas_know() {
     replicas.push(Replica::connected("d", &bucket, at(1)));
     assert_eq!(urls(&mut replicas), vec![Some("http://1".to_owned()); 4]);
     assert_eq!(drains(&mut replicas), [true; 4]);
+}
+
+#[test]
+fn a_new_bucket_gets_a_worker_whose_lease_may_have_been_renewed_meanwhile() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(0));
+    let mut bucket = FakeBucket::default();
+    for replica in &mut replicas {
+        replica.table.disconnected();
+        replica.table.end_leases(at(60));
+        replica.connect(&bucket, at(60));
+        replica.table.end_leases(at(60));
+    }
+    settle(&mut replicas, &mut bucket, at(60));
+    assert_eq!(urls(&mut replicas), vec![Some("http://1".to_owned()); 3]);
+    for replica in &mut replicas {
+        replica.table.end_leases(at(70));
+    }
+    settle(&mut replicas, &mut bucket, at(70));
+    assert_eq!(urls(&mut replicas), vec![None; 3]);
 }
 
 #[test]
