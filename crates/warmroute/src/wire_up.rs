@@ -295,11 +295,7 @@ async fn start_on(
     let (stop_sinks, sinks_stopped) = watch::channel(false);
     let (stop_admin, admin_stopped) = watch::channel(false);
     let watch_task = runtime::spawn(live::follow_sources(Arc::clone(&live)));
-    #[cfg(feature = "nats")]
-    let _ = tokio::time::timeout(LONGEST_FIRST_READ, live.first_shared()).await;
-    if is_takeover {
-        wait_for_first_probes(&live, &fleet).await;
-    }
+    wait_for_workers(&live, &fleet, is_takeover).await;
     index_snapshot::wait_for_proofs(&loaded).await;
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let saving = index_snapshot::spawn(snapshots.as_ref(), &fleet, &sinks_stopped);
@@ -380,6 +376,16 @@ fn metrics_page(registry: Registry, served: bool) -> MetricsPage {
 fn takeover(handing: &Arc<SocketHandover>) -> Takeover {
     let handing = Arc::clone(handing);
     Takeover::new(move |socket| handing.to(socket))
+}
+
+/// Waits until the workers that are registered with the replicas are known; while another process
+/// serves, also until workers are probed.
+async fn wait_for_workers(live: &LiveConfig, fleet: &Fleet, is_takeover: bool) {
+    #[cfg(feature = "nats")]
+    let _ = tokio::time::timeout(LONGEST_FIRST_READ, live.first_shared()).await;
+    if is_takeover {
+        wait_for_first_probes(live, fleet).await;
+    }
 }
 
 /// Waits until workers are probed, so that the first accepted requests find known workers: the
