@@ -62,6 +62,17 @@ pub trait Control: fmt::Debug + Send + Sync {
     ///
     /// Another part of the configuration needs it, and nothing changed.
     fn remove_worker(&self, name: &str) -> Result<bool, WorkerRejection>;
+    /// Drains a worker or resumes it; `false`: there is none of that name.
+    fn drain_worker(&self, name: &str, drain: DrainRequest) -> bool;
+}
+
+/// What an operator wants of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainRequest {
+    /// No new requests.
+    Drain,
+    /// New requests again.
+    Resume,
 }
 
 /// Makes a change on a blocking thread, where no request waits for it. A change that was begun goes

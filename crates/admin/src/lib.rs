@@ -48,7 +48,7 @@ use axum::{
 
 pub use access::{Access, Token};
 pub use conductor::residents;
-pub use control::{Control, NamedWorker, WorkerRejection};
+pub use control::{Control, DrainRequest, NamedWorker, WorkerRejection};
 pub use doctor::Doctor;
 pub use drain::{Drain, DrainStatus};
 pub use listener::{AdminListeners, ProtectedListener, serve, serve_routes};

@@ -15,7 +15,7 @@ use fleet::{WorkerState, WorkerView};
 use serde_json::{Map, Value};
 
 use crate::{
-    Control, NamedWorker, WorkerRejection,
+    Control, DrainRequest, NamedWorker, WorkerRejection,
     control::run_blocking,
     response,
     workers::{self, WorkerReporter},
@@ -160,25 +160,32 @@ pub(crate) async fn remove(
 }
 
 pub(crate) async fn drain(
+    State(control): State<Arc<dyn Control>>,
     State(workers): State<WorkerReporter>,
     Path(name): Path<String>,
 ) -> Response {
-    drained(&workers, &name, true)
+    drained(&control, &workers, (name, DrainRequest::Drain)).await
 }
 
 pub(crate) async fn resume(
+    State(control): State<Arc<dyn Control>>,
     State(workers): State<WorkerReporter>,
     Path(name): Path<String>,
 ) -> Response {
-    drained(&workers, &name, false)
+    drained(&control, &workers, (name, DrainRequest::Resume)).await
 }
 
-fn drained(workers: &WorkerReporter, name: &str, drained: bool) -> Response {
-    let worker = workers.fleet.drain(name, drained);
+async fn drained(
+    control: &Arc<dyn Control>,
+    workers: &WorkerReporter,
+    (name, drain): (String, DrainRequest),
+) -> Response {
+    let named = name.clone();
+    let is_known = run_blocking(control, move |control| control.drain_worker(&named, drain)).await;
     let snapshot = workers.fleet.snapshot();
-    match worker.and_then(|id| snapshot.worker(id)) {
+    match snapshot.worker_named(&name).filter(|_| is_known) {
         Some(worker) => response::json(&removal(workers, worker, worker.health.state)),
-        None => response::error(&workers::not_found(name)),
+        None => response::error(&workers::not_found(&name)),
     }
 }
 

@@ -33,7 +33,7 @@ pub struct HistoryEntry {
     /// Time of the change, RFC 3339.
     pub at: String,
     /// Origin of the change.
-    #[schemars(extend("enum" = ["start", "file", "admin", "signal", "discovery", "lease"]))]
+    #[schemars(extend("enum" = ["start", "file", "admin", "signal", "discovery", "lease", "replicas"]))]
     pub source: Name,
     /// Whether it came into force.
     #[schemars(extend("enum" = ["applied", "rejected"]))]

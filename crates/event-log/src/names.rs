@@ -1,13 +1,10 @@
 //! Names on the server: all of them differ between fleets.
 
-use std::fmt::Write;
-
+use nats_client::subject_token;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Longest part of a name, bytes.
 const LONGEST_PART: usize = 64;
-/// Longest readable part of a worker's name in a subject, bytes.
-const LONGEST_WORKER: usize = 96;
 
 /// The names of one fleet's log. Routers with other parts share nothing.
 ///
@@ -91,23 +88,9 @@ impl LogNames {
     }
 }
 
-/// Returns worker and rank as two parts of a subject. Whatever NATS does not allow there is written
-/// as `=` and two hexadecimal digits.
+/// Returns worker and rank as two parts of a subject.
 pub(crate) fn token(worker: &str, rank: u32) -> String {
-    let mut text = String::new();
-    for byte in worker.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a string does not fail.
-            let _ = write!(text, "={byte:02X}");
-        }
-    }
-    if text.len() > LONGEST_WORKER || text.is_empty() {
-        text.truncate(LONGEST_WORKER);
-        let _ = write!(text, "={:016x}", xxh3_64(worker.as_bytes()));
-    }
-    format!("{text}.{rank}")
+    format!("{}.{rank}", subject_token(worker))
 }
 
 #[cfg(test)]

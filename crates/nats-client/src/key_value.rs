@@ -183,6 +183,20 @@ impl Bucket {
         Ok(written.await?.is_some())
     }
 
+    /// Removes the message that the deletion with this revision left in the bucket.
+    pub async fn forget_deletion(&self, revision: u64) -> Result<(), JetStreamError> {
+        match self
+            .jetstream
+            .delete_message(&self.stream(), revision)
+            .await
+        {
+            // Another process did it, or the key was written again. The server has one code for
+            // that and for other reasons, and the deletion may stay.
+            Err(JetStreamError::Refused { .. }) => Ok(()),
+            forgotten => forgotten,
+        }
+    }
+
     async fn compare_and_write(
         &self,
         key: &str,

@@ -9,6 +9,7 @@
 //! | `backoff` | the waits between connections |
 //! | `jetstream` | [`JetStream`]: streams, durable consumers and acknowledged publications |
 //! | `key_value` | [`Bucket`]: keys with revisions, and their watch |
+//! | `token` | any text as a part of a subject, or as a key |
 //! | `objects` | [`ObjectStore`]: large values in chunks, each checked by its digest |
 //!
 //! `async-nats` carries the messages. Its JetStream module is not used: it needs crates that
@@ -29,6 +30,7 @@ mod key_value;
 mod objects;
 mod server;
 mod shared;
+mod token;
 
 pub use async_nats::{Client, HeaderMap, Message, StatusCode, Subject, Subscriber};
 pub use credentials::{NatsCredentials, NatsCredentialsError};
@@ -41,3 +43,4 @@ pub use key_value::{Bucket, BucketConfig, Entry, KeyChange, KeyWatch};
 pub use objects::{ObjectInfo, ObjectStore};
 pub use server::{NatsServer, NatsServerError};
 pub use shared::{ConnectionState, SharedConnection};
+pub use token::subject_token;

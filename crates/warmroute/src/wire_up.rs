@@ -40,6 +40,8 @@ use tokio::{sync::watch, task::JoinHandle};
 pub(crate) use self::error::StartError;
 pub(crate) use self::listeners::ListenAddresses;
 use self::{fleet_start::FleetNeighbours, listeners::BoundListeners, replicas::ReplicaNeighbours};
+#[cfg(feature = "nats")]
+use crate::live::SharedMembers;
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
@@ -52,6 +54,11 @@ use crate::{
 /// Longest wait for worker checks before a process that takes over accepts: long enough for workers
 /// that answer.
 const LONGEST_FIRST_PROBES: Duration = Duration::from_secs(15);
+
+/// Longest wait for the workers that are registered with the replicas, before a router accepts
+/// requests for them.
+#[cfg(feature = "nats")]
+const LONGEST_FIRST_READ: Duration = Duration::from_secs(2);
 
 /// Start options that are not in the settings.
 pub(crate) struct StartOptions {
@@ -258,6 +265,8 @@ async fn start_on(
         gateway: Arc::clone(&gateway),
         cache: Arc::clone(&cache),
         clock,
+        #[cfg(feature = "nats")]
+        shared: SharedMembers::new(started.bus.as_ref().map(bus::Bus::registrations)),
     };
     let handing = SocketHandover::new(sockets, Arc::clone(&draining));
     let live = LiveConfig::new(parts, Arc::clone(&in_force), sources, &mut registry);
@@ -286,9 +295,7 @@ async fn start_on(
     let (stop_sinks, sinks_stopped) = watch::channel(false);
     let (stop_admin, admin_stopped) = watch::channel(false);
     let watch_task = runtime::spawn(live::follow_sources(Arc::clone(&live)));
-    if is_takeover {
-        wait_for_first_probes(&live, &fleet).await;
-    }
+    wait_for_workers(&live, &fleet, is_takeover).await;
     index_snapshot::wait_for_proofs(&loaded).await;
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let saving = index_snapshot::spawn(snapshots.as_ref(), &fleet, &sinks_stopped);
@@ -369,6 +376,16 @@ fn metrics_page(registry: Registry, served: bool) -> MetricsPage {
 fn takeover(handing: &Arc<SocketHandover>) -> Takeover {
     let handing = Arc::clone(handing);
     Takeover::new(move |socket| handing.to(socket))
+}
+
+/// Waits until the workers that are registered with the replicas are known; while another process
+/// serves, also until workers are probed.
+async fn wait_for_workers(live: &LiveConfig, fleet: &Fleet, is_takeover: bool) {
+    #[cfg(feature = "nats")]
+    let _ = tokio::time::timeout(LONGEST_FIRST_READ, live.first_shared()).await;
+    if is_takeover {
+        wait_for_first_probes(live, fleet).await;
+    }
 }
 
 /// Waits until workers are probed, so that the first accepted requests find known workers: the

@@ -92,3 +92,23 @@ async fn the_watch_of_an_empty_bucket_is_current_at_once() {
     let mut watch = bucket.watch().await.unwrap();
     assert_eq!(watch.next().await.unwrap(), KeyChange::Current);
 }
+
+#[tokio::test]
+async fn a_forgotten_deletion_is_reported_to_nobody_and_the_key_can_be_created_again() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let connection = connect(&server).await;
+    let bucket = bucket(&connection.client, None).await;
+    let revision = bucket.create("a", "1".into()).await.unwrap().unwrap();
+    assert!(bucket.delete("a", revision).await.unwrap());
+    bucket.forget_deletion(revision + 1).await.unwrap();
+    // Another process was faster.
+    bucket.forget_deletion(revision + 1).await.unwrap();
+    let mut changes = bucket.watch().await.unwrap();
+    assert_eq!(changes.next().await, Some(KeyChange::Current));
+    let again = bucket.create("a", "2".into()).await.unwrap();
+    assert!(again.is_some());
+    // A late one leaves the new value.
+    bucket.forget_deletion(revision + 1).await.unwrap();
+    assert_eq!(bucket.get("a").await.unwrap().unwrap().value, b"2");
+}

@@ -13,6 +13,8 @@ use tokio::{
     time::MissedTickBehavior,
 };
 
+#[cfg(feature = "nats")]
+use super::shared_members;
 use super::{LiveConfig, discovered};
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -49,6 +51,8 @@ pub(crate) async fn follow_sources(live: Arc<LiveConfig>) {
     tasks.spawn(async move { signals(&signal).await });
     tasks.spawn(async move { supervise("leases", || end_leases(&leases)).await });
     discovered::follow(&live, &mut tasks);
+    #[cfg(feature = "nats")]
+    shared_members::follow(&live, &mut tasks);
     while tasks.join_next().await.is_some() {}
 }
 

@@ -1,5 +1,8 @@
 //! Workers from outside the file, environment and flags: added by operators or found by discovery.
 
+#[cfg(feature = "nats")]
+mod shared;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -11,6 +14,9 @@ use kv_blocks::Moment;
 use net::WorkerUrl;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+#[cfg(feature = "nats")]
+pub(super) use self::shared::SharedEntry;
 
 /// Most workers that operators may add, and most remembered names of removed ones.
 const MOST: usize = 4096;
@@ -42,12 +48,15 @@ struct MemberEntry {
     /// Whether another source has a worker of that name.
     #[serde(default)]
     instead: bool,
+    /// Whether the replicas share it: they count its lease, too.
+    #[serde(skip)]
+    shared: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct MemberLease {
-    /// End of the lease, in run time ([`net::RunTime`]).
-    until: Moment,
+    /// End of the lease, in run time ([`net::RunTime`]); `None`: the replicas end it.
+    until: Option<Moment>,
 }
 
 impl PartialEq for MemberLease {
@@ -121,13 +130,16 @@ impl MemberTable {
         }
         entry.insert("name".to_owned(), name.as_str().into());
         self.removed.remove(&name);
-        let lease = lease_ttl.map(|ttl: Duration| MemberLease { until: now + ttl });
+        let lease = lease_ttl.map(|ttl: Duration| MemberLease {
+            until: Some(now + ttl),
+        });
         self.named.insert(
             name.clone(),
             MemberEntry {
                 entry,
                 lease,
                 instead,
+                shared: false,
             },
         );
         Ok((name, known))
@@ -161,6 +173,15 @@ impl MemberTable {
         self.found.clone_from(&other.found);
     }
 
+    /// Takes the shared workers of `other`: they are not part of one router's configuration.
+    pub(super) fn copy_shared(&mut self, other: &Self) {
+        let shared = |member: &MemberEntry| member.shared;
+        self.named.retain(|_, member| !shared(member));
+        let others = other.named.iter().filter(|(_, member)| shared(member));
+        self.named
+            .extend(others.map(|(name, member)| (name.clone(), member.clone())));
+    }
+
     /// Takes the leases of `other`: they were renewed since.
     pub(super) fn copy_leases(&mut self, other: &Self) {
         for (name, member) in &mut self.named {
@@ -173,7 +194,7 @@ impl MemberTable {
     /// Extends expired leases to `until`.
     pub(super) fn extend_leases(&mut self, now: Moment, until: Moment) {
         for member in self.named.values_mut().filter(|member| member.is_over(now)) {
-            member.lease = Some(MemberLease { until });
+            member.lease = Some(MemberLease { until: Some(until) });
         }
     }
 
@@ -217,7 +238,8 @@ impl MemberTable {
 
 impl MemberEntry {
     fn is_over(&self, now: Moment) -> bool {
-        self.lease.is_some_and(|lease| lease.until <= now)
+        let until = self.lease.and_then(|lease| lease.until);
+        until.is_some_and(|until| until <= now)
     }
 }
 
@@ -237,7 +259,7 @@ pub(super) fn name_in(text: &str) -> Option<String> {
 }
 
 /// Returns the name in a worker's entry, or the name that follows from its URL.
-fn name_of(entry: &Map<String, Value>) -> Option<String> {
+pub(super) fn name_of(entry: &Map<String, Value>) -> Option<String> {
     if let Some(name) = entry.get("name").and_then(Value::as_str) {
         return Some(name.to_owned());
     }

@@ -6,10 +6,13 @@
 //!
 //! **Invariant**: the settings in force are those of the latest change that was applied, whole.
 
+mod control;
 mod discovered;
 mod file_watch;
 mod history;
 mod members;
+#[cfg(feature = "nats")]
+mod shared_members;
 mod sources;
 mod state_file;
 
@@ -22,12 +25,12 @@ use std::{
     time::Duration,
 };
 
-use admin::{Control, NamedWorker, WorkerRejection};
-use api::{HistoryEntry, ReloadOutcome};
+use admin::{Control as _, WorkerRejection};
+use api::ReloadOutcome;
 use config::{ConfigChanges, Problem, Settings};
 use fleet::{Fleet, FleetConfig};
 use gateway::CurrentGateway;
-use net::{Clock, Destinations, WorkerUrl};
+use net::Clock;
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -38,6 +41,8 @@ use response_cache::ResponseCache;
 use routing::Router;
 use tokio::sync::watch;
 
+#[cfg(feature = "nats")]
+pub(crate) use self::shared_members::SharedMembers;
 pub(crate) use self::{file_watch::follow_sources, sources::SourceTexts};
 use self::{history::ConfigHistory, members::MemberTable};
 use crate::{from_settings, logging, settings};
@@ -50,6 +55,9 @@ pub(crate) struct LiveParts {
     pub(crate) gateway: Arc<CurrentGateway>,
     pub(crate) cache: Arc<ResponseCache>,
     pub(crate) clock: Clock,
+    /// Workers that replicas share.
+    #[cfg(feature = "nats")]
+    pub(crate) shared: SharedMembers,
 }
 
 /// The configuration in force and its sources.
@@ -119,6 +127,8 @@ impl LiveConfig {
             reloads.clone(),
         );
         let mut history = ConfigHistory::default();
+        #[cfg(feature = "nats")]
+        let sources = parts.shared.restore(sources);
         history.applied(parts.clock.wall(), "start", Vec::new(), sources.clone());
         Arc::new(Self {
             parts,
@@ -173,7 +183,16 @@ impl LiveConfig {
         why: &'static str,
         change: impl FnOnce(&mut MemberTable, &Settings) -> Result<T, WorkerRejection>,
     ) -> Result<T, WorkerRejection> {
-        let state = &mut *self.state.lock();
+        self.change_members_of(&mut self.state.lock(), why, change)
+    }
+
+    /// Does it under the lock that the caller has.
+    fn change_members_of<T>(
+        &self,
+        state: &mut LiveState,
+        why: &'static str,
+        change: impl FnOnce(&mut MemberTable, &Settings) -> Result<T, WorkerRejection>,
+    ) -> Result<T, WorkerRejection> {
         let mut sources = state.sources.clone();
         let changed = change(sources.members_mut(), &self.settings())?;
         if sources == state.sources {
@@ -317,6 +336,12 @@ impl LiveConfig {
             .await;
     }
 
+    /// Waits until the workers that other replicas registered are known, if their bus is there.
+    #[cfg(feature = "nats")]
+    pub(crate) async fn first_shared(&self) {
+        self.parts.shared.first_read().await;
+    }
+
     /// Removes workers with expired leases. Leases use run time: while the process is suspended no
     /// client could renew them.
     pub(crate) fn end_leases(&self) {
@@ -349,70 +374,4 @@ impl LiveConfig {
             _ => Ok(()),
         }
     }
-}
-
-impl Control for LiveConfig {
-    fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.current.lock())
-    }
-
-    fn reload(&self, dry_run: bool) -> ReloadOutcome {
-        self.reload_because("admin", dry_run)
-    }
-
-    fn rollback(&self, id: u64) -> Option<ReloadOutcome> {
-        let state = &mut *self.state.lock();
-        let mut sources = state.history.sources_of(id)?;
-        // Workers discovered meanwhile are not part of the configuration.
-        sources
-            .members_mut()
-            .copy_discovered(state.sources.members());
-        sources.members_mut().copy_leases(state.sources.members());
-        let settings = sources.settings();
-        let reloaded = self.take(state, sources, settings, "admin");
-        if reloaded.applied {
-            self.save_members(state);
-        }
-        Some(reloaded)
-    }
-
-    fn history(&self) -> Vec<HistoryEntry> {
-        self.state.lock().history.entries()
-    }
-
-    fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    fn add_worker(
-        &self,
-        worker: NamedWorker,
-        replace: bool,
-    ) -> Result<(String, bool), WorkerRejection> {
-        may_be_an_engine(&worker)?;
-        let now = self.parts.clock.run_time();
-        self.change_members("admin", |members, in_force| {
-            members.put(worker, replace, in_force, now)
-        })
-    }
-
-    fn remove_worker(&self, name: &str) -> Result<bool, WorkerRejection> {
-        self.change_members("admin", |members, in_force| {
-            Ok(members.remove(name, in_force))
-        })
-    }
-}
-
-/// Refuses metadata addresses: a caller of the admin API makes this process connect to the worker's
-/// URL.
-fn may_be_an_engine(worker: &NamedWorker) -> Result<(), WorkerRejection> {
-    let url = worker
-        .entry
-        .get("url")
-        .and_then(|url| url.as_str())
-        .and_then(|url| url.parse::<WorkerUrl>().ok());
-    let forbidden = url.and_then(|url| Destinations::Engines.check_host(&url.address()).err());
-    forbidden.map_or(Ok(()), |forbidden| {
-        Err(WorkerRejection::Forbidden(forbidden.to_string()))
-    })
 }

@@ -15,6 +15,7 @@ use nats_client::{
 };
 use net::{Clock, Destinations};
 use prometheus_client::registry::Registry;
+use registrations::{RegistrationSync, Registrations};
 use tokio::time::timeout;
 
 use self::metrics::BusCollector;
@@ -42,6 +43,7 @@ pub(super) struct Bus {
     connection: Arc<SharedConnection>,
     snapshot: SnapshotSettings,
     keeping: Option<SnapshotTask>,
+    registrations: RegistrationSync,
 }
 
 /// The parts of the bus that the exchange of load uses.
@@ -112,6 +114,11 @@ impl Bus {
         }
         tracing::info!(server = %dialer.server, %replica, stream = names.stream(), "events are shared over nats");
         let connection = SharedConnection::spawn(dialer, clock);
+        let registrations = RegistrationSync {
+            registrations: Registrations::new(Arc::clone(&replica), clock),
+            connection: Arc::clone(&connection),
+            bucket: names.bucket("workers"),
+        };
         let restored = restore(&connection, &names, &replica, &neighbours.index).await;
         let log = EventLog::spawn(
             EventLogSettings {
@@ -126,7 +133,8 @@ impl Bus {
             log.set_history_from(next);
             workers
         });
-        registry.register_collector(Box::new(BusCollector::new(Arc::clone(&log))));
+        let shared = Arc::clone(&registrations.registrations);
+        registry.register_collector(Box::new(BusCollector::new(Arc::clone(&log), shared)));
         let snapshot = SnapshotSettings {
             threshold: replicas.nats.snapshot_threshold,
             retention: replicas.nats.retention,
@@ -138,6 +146,7 @@ impl Bus {
                 connection,
                 snapshot,
                 keeping,
+                registrations,
             },
             restored,
         )))
@@ -149,6 +158,11 @@ impl Bus {
             connection: Arc::clone(&self.connection),
             log: Arc::clone(&self.log),
         }
+    }
+
+    /// Returns the workers that the routers share.
+    pub(super) fn registrations(&self) -> RegistrationSync {
+        self.registrations.clone()
     }
 
     /// Starts making snapshots of the index.

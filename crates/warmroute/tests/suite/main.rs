@@ -62,6 +62,8 @@ mod prefix_keys;
 mod prometheus;
 mod queue;
 mod realtime;
+#[cfg(feature = "nats")]
+mod registrations_over_nats;
 mod relay_bytes;
 mod replicas;
 #[cfg(feature = "nats")]

@@ -8,23 +8,27 @@ use prometheus_client::{
     encoding::{DescriptorEncoder, NoLabelSet},
     metrics::MetricType,
 };
+use registrations::Registrations;
 
-/// Reads the log's state at each scrape.
+/// Reads the state of the log and of the shared workers at each scrape.
 #[derive(Debug)]
-pub(super) struct BusCollector(Arc<EventLog>);
+pub(super) struct BusCollector {
+    log: Arc<EventLog>,
+    registrations: Arc<Registrations>,
+}
 
 /// The value of a label, and that of the series.
 type Sample = (&'static str, u64);
 
 impl BusCollector {
-    pub(super) fn new(log: Arc<EventLog>) -> Self {
-        Self(log)
+    pub(super) fn new(log: Arc<EventLog>, registrations: Arc<Registrations>) -> Self {
+        Self { log, registrations }
     }
 }
 
 impl Collector for BusCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let report = self.0.report();
+        let report = self.log.report();
         let mut families = FamilyWriter(encoder);
         families.number(
             "warmroute_bus_connected",
@@ -69,6 +73,25 @@ impl Collector for BusCollector {
             "warmroute_event_log_repairs",
             "Repairs of streams from the engine's replay, because the event log proved nothing",
             (MetricType::Counter, counts.repairs),
+        )?;
+        let workers = self.registrations.report();
+        let count = |workers: usize| workers as u64;
+        families.labelled(
+            "warmroute_shared_workers",
+            "Workers that the routers share by state: registered, drained, with a change that the bus does not have yet, refused by this router",
+            (MetricType::Gauge, "state"),
+            &[
+                ("drained", count(workers.drained)),
+                ("pending", count(workers.pending)),
+                ("refused", count(workers.refused)),
+                ("registered", count(workers.registered)),
+            ],
+        )?;
+        families.labelled(
+            "warmroute_shared_workers_refused",
+            "Registrations of other routers that this router refused by reason",
+            (MetricType::Counter, "reason"),
+            &workers.refusals,
         )
     }
 }

@@ -1,0 +1,109 @@
+//! The changes that operators may make, as the admin API calls them.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use admin::{Control, DrainRequest, NamedWorker, WorkerRejection};
+use api::{HistoryEntry, ReloadOutcome};
+use config::Settings;
+use net::{Destinations, WorkerUrl};
+use serde_json::{Map, Value};
+
+use super::LiveConfig;
+
+impl Control for LiveConfig {
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.current.lock())
+    }
+
+    fn reload(&self, dry_run: bool) -> ReloadOutcome {
+        self.reload_because("admin", dry_run)
+    }
+
+    fn rollback(&self, id: u64) -> Option<ReloadOutcome> {
+        let state = &mut *self.state.lock();
+        let mut sources = state.history.sources_of(id)?;
+        // Workers discovered meanwhile are not part of the configuration.
+        sources
+            .members_mut()
+            .copy_discovered(state.sources.members());
+        sources.members_mut().copy_shared(state.sources.members());
+        sources.members_mut().copy_leases(state.sources.members());
+        let settings = sources.settings();
+        let reloaded = self.take(state, sources, settings, "admin");
+        if reloaded.applied {
+            self.save_members(state);
+        }
+        Some(reloaded)
+    }
+
+    fn history(&self) -> Vec<HistoryEntry> {
+        self.state.lock().history.entries()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn add_worker(
+        &self,
+        worker: NamedWorker,
+        replace: bool,
+    ) -> Result<(String, bool), WorkerRejection> {
+        may_be_an_engine(&worker.entry)?;
+        let now = self.parts.clock.run_time();
+        #[cfg(feature = "nats")]
+        let lease = worker.lease_ttl;
+        let state = &mut *self.state.lock();
+        #[cfg(feature = "nats")]
+        self.parts.shared.check(&worker, replace)?;
+        let (name, replaced) = self.change_members_of(state, "admin", |members, in_force| {
+            let taken = members.put(worker, replace, in_force, now)?;
+            #[cfg(feature = "nats")]
+            self.parts.shared.mark(members, &taken.0);
+            Ok(taken)
+        })?;
+        #[cfg(feature = "nats")]
+        self.parts
+            .shared
+            .register(state.sources.members(), &name, lease);
+        Ok((name, replaced))
+    }
+
+    fn remove_worker(&self, name: &str) -> Result<bool, WorkerRejection> {
+        let state = &mut *self.state.lock();
+        let removed = self.change_members_of(state, "admin", |members, in_force| {
+            Ok(members.remove(name, in_force))
+        })?;
+        #[cfg(feature = "nats")]
+        let removed = self.parts.shared.unregister(name) || removed;
+        Ok(removed)
+    }
+
+    fn drain_worker(&self, name: &str, drain: DrainRequest) -> bool {
+        let drained = drain == DrainRequest::Drain;
+        #[cfg(feature = "nats")]
+        if self.parts.shared.is_on() {
+            // In the same order as the changes of other replicas.
+            let _state = self.state.lock();
+            let is_known = self.parts.fleet.drain(name, drained).is_some();
+            if is_known {
+                self.parts.shared.set_drained(name, drained);
+            }
+            return is_known;
+        }
+        self.parts.fleet.drain(name, drained).is_some()
+    }
+}
+
+/// Refuses metadata addresses: a caller of the admin API makes this process connect to the worker's
+/// URL.
+pub(super) fn may_be_an_engine(entry: &Map<String, Value>) -> Result<(), WorkerRejection> {
+    let url = entry
+        .get("url")
+        .and_then(|url| url.as_str())
+        .and_then(|url| url.parse::<WorkerUrl>().ok());
+    let forbidden = url.and_then(|url| Destinations::Engines.check_host(&url.address()).err());
+    forbidden.map_or(Ok(()), |forbidden| {
+        Err(WorkerRejection::Forbidden(forbidden.to_string()))
+    })
+}
