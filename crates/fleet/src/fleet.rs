@@ -219,7 +219,7 @@ impl Fleet {
 
     /// Drops what a snapshot had of workers that are not configured and were not discovered either.
     /// Returns how many there were. They get no number of then afterwards.
-    pub fn forget_unclaimed(&self) -> usize {
+    pub fn forget_unclaimed(&self) -> Vec<WorkerId> {
         self.supervisors.forget_unclaimed()
     }
 

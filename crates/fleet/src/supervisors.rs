@@ -211,12 +211,12 @@ impl Supervisors {
     }
 
     /// See [`crate::Fleet::forget_unclaimed`].
-    pub(crate) fn forget_unclaimed(&self) -> usize {
+    pub(crate) fn forget_unclaimed(&self) -> Vec<WorkerId> {
         let unclaimed = self.supervisors.lock().take_unclaimed();
         for id in &unclaimed {
             self.worker_table.forget_model(*id);
         }
-        unclaimed.len()
+        unclaimed
     }
 
     /// Signals every supervisor to end.

@@ -24,6 +24,7 @@ mod health;
 mod job;
 mod kv_counters;
 mod latency;
+mod learned;
 mod ledger;
 mod output_length;
 mod policy;
@@ -63,6 +64,7 @@ pub use job::{
     PromptKnowledge, ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
+pub use learned::LearnedState;
 pub use ledger::{DispatchLoad, PredictedPrompt, PrefillSample, SequenceBlocks, SpeedSample};
 pub use policy::{
     Policy,

@@ -24,6 +24,18 @@ impl OutputLength {
         self.mean += WEIGHT * (f64::from(tokens).min(MOST_TOKENS) - self.mean);
     }
 
+    /// Returns the mean length of replies.
+    pub(crate) fn mean(self) -> f64 {
+        self.mean
+    }
+
+    /// Takes over the mean of an earlier process.
+    pub(crate) fn restore(&mut self, mean: f64) {
+        if (0.0..=MOST_TOKENS).contains(&mean) {
+            self.mean = mean;
+        }
+    }
+
     /// Returns the expected length of a reply with this limit: a limit is not a forecast, as most
     /// replies end before it.
     pub(crate) fn expected(self, at_most: Option<u32>) -> f64 {

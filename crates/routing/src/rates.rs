@@ -19,6 +19,7 @@ use foldhash::fast::FixedState;
 use kv_blocks::{Moment, WorkerId};
 
 pub use self::fit::PrefillCurve;
+pub(crate) use self::learned::LearnedSpeeds;
 use self::{
     learner::{FACTOR, RateLearner},
     robust::{TimeSample, median},
@@ -26,6 +27,7 @@ use self::{
 use crate::PrefillSample;
 
 mod fit;
+mod learned;
 mod learner;
 pub mod robust;
 

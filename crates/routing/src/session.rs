@@ -8,12 +8,14 @@
 //! a lookup, and holds at most [`SessionTable::MOST`] entries.
 
 mod growth;
+mod learned;
 
 use std::{collections::HashMap, mem, time::Duration};
 
 use kv_blocks::{Moment, Target, WorkerId};
 
 pub use self::growth::{GrowingChat, PromptGrowth, PromptTail, SessionKeys};
+pub(crate) use self::learned::{LearnedSession, SESSION_PARTS};
 use crate::{Job, Policy, SessionMode, SessionNote, SessionState, choice::Choice};
 
 impl SessionMode {

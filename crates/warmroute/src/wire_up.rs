@@ -45,7 +45,7 @@ use crate::live::SharedMembers;
 use crate::{
     drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
-    index_snapshot::{self, IndexSnapshots},
+    index_snapshot::{self, IndexSnapshots, LastingState},
     live::{self, LiveConfig, SourceTexts},
     log_queue, stall_watch,
     takeover::{self, InheritedSockets, SocketHandover},
@@ -201,12 +201,16 @@ async fn start_on(
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let replica = runtime::random();
-    let neighbours = FleetNeighbours {
+    let state = LastingState {
         index: Arc::clone(&index),
+        router: Arc::clone(&router),
+        clock,
+    };
+    let neighbours = FleetNeighbours {
+        state: state.clone(),
         scheme,
         redis: redis.clone(),
         on_verdict: extras.on_verdict,
-        clock,
         replica,
     };
     let started = fleet_start::start(&settings, neighbours, &mut registry).await?;
@@ -242,14 +246,12 @@ async fn start_on(
     ));
     let neighbours = ReplicaNeighbours {
         fleet: Arc::clone(&fleet),
-        router: Arc::clone(&router),
-        index: Arc::clone(&index),
+        state,
         gateway: Arc::clone(&gateway),
         notes,
         #[cfg(feature = "nats")]
         bus: started.bus.as_ref().map(bus::Bus::share),
         replica,
-        clock,
     };
     let replicas = replicas::start(&in_force, &addresses, neighbours, &mut registry)?;
     let indexer = Indexer::start(IndexerParts {

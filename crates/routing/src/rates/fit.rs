@@ -73,6 +73,20 @@ impl PrefillCurve {
         self.token_ms * tokens + self.square_ms * squares(start, tokens)
     }
 
+    /// Returns the curve with these prices, within their bounds; `None`: they are no numbers.
+    pub(super) fn of_prices(prices: [f64; 3]) -> Option<Self> {
+        let [overhead_ms, token_ms, square_ms] = prices;
+        let curve = Self {
+            overhead_ms,
+            token_ms,
+            square_ms,
+        };
+        prices
+            .iter()
+            .all(|price| price.is_finite())
+            .then(|| curve.times(1.0))
+    }
+
     /// Returns the curve of a worker slower by this factor.
     pub(super) fn times(self, factor: f64) -> Self {
         Self {

@@ -14,7 +14,7 @@ const ANOTHER: f64 = 1.5;
 /// Bounds of a worker's factor relative to the others.
 pub(super) const FACTOR: RangeInclusive<f64> = 0.02..=50.0;
 /// Most samples of one worker; older ones are dropped.
-const MOST_RECENT: usize = 32;
+pub(super) const MOST_RECENT: usize = 32;
 /// Samples of one worker that distinguish it from the others.
 const MIN_SAMPLES: usize = 8;
 /// Half-life of a slow worker's factor while it gets no samples; older samples then count for no
@@ -70,7 +70,7 @@ impl RateLearner {
             self.recent_samples.pop_front();
         }
         self.recent_samples.push_back(sample);
-        self.samples += 1;
+        self.samples = self.samples.saturating_add(1);
         if !self.is_known() {
             return false;
         }

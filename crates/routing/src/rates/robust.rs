@@ -2,8 +2,10 @@
 
 use std::ops::RangeInclusive;
 
+use serde::{Deserialize, Serialize};
+
 /// A time, and the amount of each of its three parts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSample {
     /// The amounts. The second part explains the time that the others do not.
     pub parts: [f64; 3],

@@ -7,7 +7,10 @@ use kv_blocks::{Moment, WorkerId};
 use proptest::prelude::*;
 use routing::{LearnedState, Policy, Rates, SessionKeys, SessionState};
 
-use crate::fleet::{TestFleet, TestRequest, at_ms, target, test_request, tokens};
+use crate::{
+    fleet::{TestFleet, TestRequest, at_ms, target, test_request, tokens},
+    session::hard,
+};
 
 fn in_session(name: u64) -> TestRequest {
     let keys = SessionKeys {
@@ -50,7 +53,7 @@ fn text(learned: &LearnedState) -> String {
 
 fn moved(from: &TestFleet) -> TestFleet {
     let learned = serde_json::from_str(&text(&from.router.learned(at_ms(100_000)))).unwrap();
-    let fleet = TestFleet::with(3, Policy::Random);
+    let fleet = hard(3, Policy::Random);
     fleet.router.take_over(Moment::START, learned);
     fleet
 }
@@ -78,18 +81,14 @@ fn the_speed_of_workers_is_known_to_the_next_process() {
 #[test]
 #[contract("DY21")]
 fn a_session_stays_on_its_worker_in_the_next_process() {
-    let before = TestFleet::with(3, Policy::Random);
+    let before = hard(3, Policy::Random);
     let homes: Vec<u32> = (0..20)
         .map(|key| before.goes_to(Moment::START, &in_session(key)))
         .collect();
     let after = moved(&before);
     assert_eq!(after.router.session_keys(), before.router.session_keys());
     for (key, home) in (0..).zip(homes) {
-        let request = TestRequest {
-            policy: Some(Policy::Warm),
-            ..in_session(key)
-        };
-        let decision = after.preview(at_ms(5), &request).unwrap();
+        let decision = after.preview(at_ms(5), &in_session(key)).unwrap();
         let state = decision.session.unwrap().state;
         assert_eq!(
             (decision.winner.target, state),
@@ -112,8 +111,9 @@ fn what_was_learned_of_unknown_workers_is_dropped() {
 
 #[test]
 fn sessions_that_are_over_are_not_passed_on() {
-    let before = TestFleet::with(3, Policy::Random);
+    let before = hard(3, Policy::Random);
     before.goes_to(Moment::START, &in_session(1));
+    assert_eq!(before.router.session_keys(), 1);
     let late = Moment::at(Duration::from_secs(3600));
     let after = TestFleet::with(3, Policy::Random);
     after

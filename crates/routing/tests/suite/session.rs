@@ -14,7 +14,7 @@ use crate::fleet::{
     TestFleet, TestRandom, TestRequest, at_ms, candidate, target, test_request, tokens,
 };
 
-fn hard(workers: u32, policy: Policy) -> TestFleet {
+pub(crate) fn hard(workers: u32, policy: Policy) -> TestFleet {
     TestFleet::new(
         workers,
         RoutingSettings {

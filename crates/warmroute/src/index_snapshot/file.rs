@@ -14,13 +14,14 @@ use std::{
 use fleet::NumberedWorker;
 use kv_blocks::WorkerId;
 use kv_index::{KvIndex, LoadSummary, SaveSummary, SnapshotError};
+use routing::LearnedState;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"warmrout";
 /// Version of the head; it changes with any change of the head's layout.
-const VERSION: u32 = 1;
-/// Most bytes of a head: some hundred thousand workers.
+const VERSION: u32 = 2;
+/// Most bytes of a head: 65,536 keys of sessions take up to 12 MiB, a worker 4 KiB.
 const MOST_HEAD: u32 = 64 << 20;
 /// Bytes that are written at a time.
 const BUFFER: usize = 1 << 20;
@@ -32,6 +33,8 @@ pub(super) struct SnapshotHead {
     pub(super) saved_at_ms: u64,
     /// The workers whose numbers the index uses.
     workers: Vec<SavedWorker>,
+    /// What the router has learned of them.
+    learned: LearnedState,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,7 +45,7 @@ struct SavedWorker {
 }
 
 impl SnapshotHead {
-    pub(super) fn new(saved_at_ms: u64, workers: &[NumberedWorker]) -> Self {
+    pub(super) fn new(saved_at_ms: u64, workers: &[NumberedWorker], learned: LearnedState) -> Self {
         let saved = |worker: &NumberedWorker| SavedWorker {
             id: worker.id.0,
             name: worker.name.to_string(),
@@ -51,16 +54,21 @@ impl SnapshotHead {
         Self {
             saved_at_ms,
             workers: workers.iter().map(saved).collect(),
+            learned,
         }
     }
 
-    pub(super) fn workers(self) -> Vec<NumberedWorker> {
+    /// Returns the workers, and what was learned of them.
+    pub(super) fn into_parts(self) -> (Vec<NumberedWorker>, LearnedState) {
         let numbered = |worker: SavedWorker| NumberedWorker {
             id: WorkerId(worker.id),
             name: worker.name.into(),
             url: worker.url,
         };
-        self.workers.into_iter().map(numbered).collect()
+        (
+            self.workers.into_iter().map(numbered).collect(),
+            self.learned,
+        )
     }
 }
 

@@ -1,5 +1,5 @@
-//! The snapshots of the block index that outlive the process: loaded at the start, saved at each
-//! interval and at the end.
+//! The snapshots of the block index and of what the router has learned, which outlive the process:
+//! loaded at the start, saved at each interval and at the end.
 //!
 //! A target number of the index means a worker only within one process. So the file names the
 //! workers, and a worker with the same name and URL gets the same number again (`fleet`). Its blocks
@@ -25,6 +25,7 @@ use kv_index::KvIndex;
 use net::Clock;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use routing::Router;
 use supervision::Task;
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -41,13 +42,20 @@ const LONGEST_PROOF: Duration = Duration::from_millis(500);
 /// Interval of the looks for them.
 const PROOF_CHECK: Duration = Duration::from_millis(5);
 
+/// What outlives the process.
+#[derive(Clone, Debug)]
+pub(crate) struct LastingState {
+    pub(crate) index: Arc<KvIndex>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) clock: Clock,
+}
+
 /// The snapshots of one router.
 #[derive(Debug)]
 pub(crate) struct IndexSnapshots {
     path: PathBuf,
     interval: Duration,
-    index: Arc<KvIndex>,
-    clock: Clock,
+    state: LastingState,
     telemetry: Arc<SnapshotTelemetry>,
     /// Whether the last save failed: only changes are logged.
     failing: AtomicBool,
@@ -79,17 +87,15 @@ impl IndexSnapshots {
     /// Registers the metrics; `None` if no file is configured.
     pub(crate) fn new(
         section: &IndexSnapshotSection,
-        index: &Arc<KvIndex>,
-        clock: Clock,
+        state: &LastingState,
         registry: &mut Registry,
     ) -> Option<Arc<Self>> {
-        let telemetry = Arc::new(SnapshotTelemetry::new(clock, registry));
+        let telemetry = Arc::new(SnapshotTelemetry::new(state.clock, registry));
         registry.register_collector(Box::new(SnapshotCollector(Arc::clone(&telemetry))));
         Some(Arc::new(Self {
             path: section.path.clone()?,
             interval: section.interval,
-            index: Arc::clone(index),
-            clock,
+            state: state.clone(),
             telemetry,
             failing: AtomicBool::new(false),
             saving: Mutex::new(()),
@@ -106,8 +112,9 @@ impl IndexSnapshots {
     }
 
     fn load_now(&self) -> Vec<NumberedWorker> {
-        let started = self.clock.now();
-        let (head, summary) = match file::load(&self.path, &self.index) {
+        let clock = self.state.clock;
+        let started = clock.now();
+        let (head, summary) = match file::load(&self.path, &self.state.index) {
             Ok(Some(loaded)) => loaded,
             Ok(None) => {
                 tracing::info!(file = %self.path.display(), "no snapshot of the index yet: it starts empty");
@@ -120,8 +127,8 @@ impl IndexSnapshots {
                 return Vec::new();
             }
         };
-        let age = self.clock.unix_ms().saturating_sub(head.saved_at_ms);
-        let load_s = self.clock.now().since(started).as_secs_f64();
+        let age = clock.unix_ms().saturating_sub(head.saved_at_ms);
+        let load_s = clock.now().since(started).as_secs_f64();
         self.telemetry.record_load(LastSnapshot {
             saved_at_ms: head.saved_at_ms,
             bytes: summary.bytes,
@@ -130,9 +137,7 @@ impl IndexSnapshots {
         tracing::info!(file = %self.path.display(), targets = summary.targets, blocks = summary.blocks,
             memberships = summary.memberships, shed = summary.shed, age_s = age / 1000, load_s,
             "snapshot of the index loaded: each worker's blocks count once its event stream continues them");
-        let workers = head.workers();
-        drop_unnamed(&self.index, &workers);
-        workers
+        self.state.take_over(head)
     }
 
     /// Saves at each interval until stopped.
@@ -165,13 +170,15 @@ impl IndexSnapshots {
 
     fn save_now(&self, workers: &[NumberedWorker]) {
         let _one_at_a_time = self.saving.lock();
-        let (started, saved_at_ms) = (self.clock.now(), self.clock.unix_ms());
-        let head = SnapshotHead::new(saved_at_ms, workers);
-        let saved = match file::save(&self.path, &head, &self.index) {
+        let clock = self.state.clock;
+        let started = clock.now();
+        let head = self.state.head(workers);
+        let saved_at_ms = head.saved_at_ms;
+        let saved = match file::save(&self.path, &head, &self.state.index) {
             Ok(saved) => saved,
             Err(error) => return self.record_failure(&error),
         };
-        let save_s = self.clock.now().since(started).as_secs_f64();
+        let save_s = clock.now().since(started).as_secs_f64();
         self.telemetry.record_save(LastSnapshot {
             saved_at_ms,
             bytes: saved.bytes,
@@ -204,26 +211,38 @@ fn drop_unnamed(index: &KvIndex, workers: &[NumberedWorker]) {
     while index.sweep() {}
 }
 
-/// Returns a snapshot as bytes, of the form of the file.
-pub(crate) fn to_bytes(
-    index: &KvIndex,
-    workers: &[NumberedWorker],
-    saved_at_ms: u64,
-) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file::write(&mut bytes, &SnapshotHead::new(saved_at_ms, workers), index)?;
-    Ok(bytes)
-}
+impl LastingState {
+    /// Returns a snapshot as bytes, of the form of the file; `workers`: those whose numbers it uses,
+    /// as known before.
+    pub(crate) fn to_bytes(&self, workers: &[NumberedWorker]) -> std::io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        file::write(&mut bytes, &self.head(workers), &self.index)?;
+        Ok(bytes)
+    }
 
-/// Loads a snapshot of the form of the file into the empty index. Returns the workers in it.
-pub(crate) fn from_bytes(
-    mut bytes: &[u8],
-    index: &KvIndex,
-) -> Result<Vec<NumberedWorker>, RejectedSnapshot> {
-    let (head, _) = file::read(&mut bytes, index)?;
-    let workers = head.workers();
-    drop_unnamed(index, &workers);
-    Ok(workers)
+    /// Loads a snapshot of the form of the file; the index is empty. Returns the workers in it.
+    pub(crate) fn load_bytes(
+        &self,
+        mut bytes: &[u8],
+    ) -> Result<Vec<NumberedWorker>, RejectedSnapshot> {
+        let (head, _) = file::read(&mut bytes, &self.index)?;
+        Ok(self.take_over(head))
+    }
+
+    fn head(&self, workers: &[NumberedWorker]) -> SnapshotHead {
+        let learned = self.router.learned(self.clock.now());
+        SnapshotHead::new(self.clock.unix_ms(), workers, learned)
+    }
+
+    /// Takes over what the head of a snapshot says, and drops what it does not name. Returns the
+    /// workers.
+    fn take_over(&self, head: SnapshotHead) -> Vec<NumberedWorker> {
+        let (workers, mut learned) = head.into_parts();
+        drop_unnamed(&self.index, &workers);
+        learned.retain(|id| workers.iter().any(|worker| worker.id == id));
+        self.router.take_over(self.clock.now(), learned);
+        workers
+    }
 }
 
 /// Waits briefly until the streams have proven, or not, what was loaded: then the first requests
@@ -237,14 +256,17 @@ pub(crate) async fn wait_for_proofs(index: &KvIndex) {
     let _ = tokio::time::timeout(LONGEST_PROOF, proven).await;
 }
 
-/// Drops the blocks of loaded workers that have not appeared for a while: they are not configured
+/// Drops what is known of loaded workers that have not appeared for a while: they are not configured
 /// any more.
-pub(crate) async fn forget_absent_workers(fleet: Arc<Fleet>) {
+pub(crate) async fn forget_absent_workers(fleet: Arc<Fleet>, router: Arc<Router>) {
     tokio::time::sleep(LONGEST_ABSENCE).await;
     let workers = fleet.forget_unclaimed();
-    if workers > 0 {
+    for worker in &workers {
+        router.forget(*worker);
+    }
+    if !workers.is_empty() {
         tracing::info!(
-            workers,
+            workers = workers.len(),
             "workers of the snapshot that are not configured any more: their blocks are dropped"
         );
     }

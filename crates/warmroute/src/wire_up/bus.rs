@@ -8,19 +8,18 @@ use event_log::{
     SnapshotSource, SnapshotStore, SnapshotTask,
 };
 use fleet::{Fleet, NumberedWorker};
-use kv_index::KvIndex;
 use nats_client::{
     NatsConnection, NatsCredentials, NatsCredentialsError, NatsDialer, NatsServer, NatsServerError,
     SharedConnection,
 };
-use net::{Clock, Destinations};
+use net::Destinations;
 use prometheus_client::registry::Registry;
 use registrations::{RegistrationSync, Registrations};
 use tokio::time::timeout;
 
 use self::metrics::BusCollector;
 use super::fleet_start::FleetNeighbours;
-use crate::index_snapshot;
+use crate::index_snapshot::LastingState;
 
 mod metrics;
 
@@ -52,19 +51,19 @@ pub(super) struct SharedBus {
     pub(super) log: Arc<EventLog>,
 }
 
-/// The index and its workers, for a snapshot.
+/// What a snapshot of the routers contains.
 #[derive(Debug)]
 struct IndexSource {
-    index: Arc<KvIndex>,
+    state: LastingState,
     fleet: Arc<Fleet>,
-    clock: Clock,
 }
 
 impl SnapshotSource for IndexSource {
     fn save(&self) -> Result<Vec<u8>, String> {
         // The workers first: targets of later ones have no name in the snapshot and are dropped.
         let workers = self.fleet.numbered_workers();
-        index_snapshot::to_bytes(&self.index, &workers, self.clock.unix_ms())
+        self.state
+            .to_bytes(&workers)
             .map_err(|error| error.to_string())
     }
 }
@@ -98,7 +97,7 @@ impl Bus {
         neighbours: &FleetNeighbours,
         registry: &mut Registry,
     ) -> Result<Option<(Self, Option<Vec<NumberedWorker>>)>, BusError> {
-        let (replicas, clock) = (&settings.replicas, neighbours.clock);
+        let (replicas, clock) = (&settings.replicas, neighbours.state.clock);
         if replicas.mode != ReplicaMode::Nats {
             return Ok(None);
         }
@@ -119,7 +118,7 @@ impl Bus {
             connection: Arc::clone(&connection),
             bucket: names.bucket("workers"),
         };
-        let restored = restore(&connection, &names, &replica, &neighbours.index).await;
+        let restored = restore(&connection, &names, &replica, &neighbours.state).await;
         let log = EventLog::spawn(
             EventLogSettings {
                 names,
@@ -166,16 +165,10 @@ impl Bus {
     }
 
     /// Starts making snapshots of the index.
-    pub(super) fn keep_snapshots(
-        mut self,
-        fleet: &Arc<Fleet>,
-        index: &Arc<KvIndex>,
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn keep_snapshots(mut self, fleet: &Arc<Fleet>, state: LastingState) -> Self {
         let source = IndexSource {
-            index: Arc::clone(index),
+            state,
             fleet: Arc::clone(fleet),
-            clock,
         };
         let task = SnapshotTask::spawn(Arc::clone(&self.log), Arc::new(source), self.snapshot);
         self.keeping = Some(task);
@@ -195,10 +188,10 @@ async fn restore(
     connection: &SharedConnection,
     names: &LogNames,
     replica: &Arc<str>,
-    index: &Arc<KvIndex>,
+    state: &LastingState,
 ) -> Option<(u64, Vec<NumberedWorker>)> {
-    let mut state = connection.watch();
-    let connected = state.wait_for(|state| state.client.is_some());
+    let mut bus = connection.watch();
+    let connected = bus.wait_for(|state| state.client.is_some());
     let client = timeout(FIRST_CONNECTION, connected)
         .await
         .ok()?
@@ -221,9 +214,8 @@ async fn restore(
         }
     };
     let (next, pointer) = (restored.next, restored.pointer);
-    let index = Arc::clone(index);
-    let loaded =
-        runtime::spawn_blocking(move || index_snapshot::from_bytes(&restored.bytes, &index));
+    let state = state.clone();
+    let loaded = runtime::spawn_blocking(move || state.load_bytes(&restored.bytes));
     match loaded.await {
         Ok(Ok(workers)) => {
             tracing::info!(

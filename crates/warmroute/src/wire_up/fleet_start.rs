@@ -6,22 +6,19 @@ use std::sync::Arc;
 use config::Settings;
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, NumberedWorker, OnVerdict, RedisPool};
 use kv_blocks::HashScheme;
-use kv_index::KvIndex;
-use net::Clock;
 use prometheus_client::registry::Registry;
 
 #[cfg(feature = "nats")]
 use super::bus::Bus;
 use super::{StartError, peer_snapshot};
-use crate::index_snapshot::{self, IndexSnapshots};
+use crate::index_snapshot::{self, IndexSnapshots, LastingState};
 
 /// What the fleet is started with, besides the settings.
 pub(super) struct FleetNeighbours {
-    pub(super) index: Arc<KvIndex>,
+    pub(super) state: LastingState,
     pub(super) scheme: HashScheme,
     pub(super) redis: Option<Arc<RedisPool>>,
     pub(super) on_verdict: OnVerdict,
-    pub(super) clock: Clock,
     /// Id of this process among its replicas.
     #[cfg_attr(
         not(feature = "nats"),
@@ -44,15 +41,15 @@ pub(super) async fn start(
     neighbours: FleetNeighbours,
     registry: &mut Registry,
 ) -> Result<StartedFleet, StartError> {
-    let (index, clock) = (Arc::clone(&neighbours.index), neighbours.clock);
+    let state = neighbours.state.clone();
     #[cfg(feature = "nats")]
     let (bus, restored) = Bus::start(settings, &neighbours, registry)
         .await?
         .map_or((None, None), |(bus, restored)| (Some(bus), restored));
     #[cfg(not(feature = "nats"))]
     let restored = None;
-    let snapshots = IndexSnapshots::new(&settings.kv_events.snapshot, &index, clock, registry);
-    let earlier = earlier_workers(settings, restored, &index, snapshots.as_ref()).await;
+    let snapshots = IndexSnapshots::new(&settings.kv_events.snapshot, &state, registry);
+    let earlier = earlier_workers(settings, restored, &state, snapshots.as_ref()).await;
     let parts = FleetParts {
         config: FleetConfig::of(settings),
         models: settings.models.clone(),
@@ -60,18 +57,18 @@ pub(super) async fn start(
         redis: neighbours.redis,
         max_prefix_length: settings.prefix_routing.max_prefix_length,
         hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
-        index: Arc::clone(&index),
+        index: Arc::clone(&state.index),
         scheme: neighbours.scheme,
         earlier: earlier.clone(),
-        clock,
+        clock: state.clock,
         on_verdict: neighbours.on_verdict,
     };
     #[cfg(feature = "nats")]
     {
         let log = bus.as_ref().map(|bus| Arc::clone(&bus.log));
         let fleet = Arc::new(Fleet::start_with_event_log(parts, log, registry)?);
-        expect_earlier_workers(&earlier, &fleet);
-        let bus = bus.map(|bus| bus.keep_snapshots(&fleet, &index, clock));
+        expect_earlier_workers(&earlier, &fleet, &state);
+        let bus = bus.map(|bus| bus.keep_snapshots(&fleet, state));
         Ok(StartedFleet {
             fleet,
             snapshots,
@@ -81,15 +78,16 @@ pub(super) async fn start(
     #[cfg(not(feature = "nats"))]
     {
         let fleet = Arc::new(Fleet::start(parts, registry)?);
-        expect_earlier_workers(&earlier, &fleet);
+        expect_earlier_workers(&earlier, &fleet, &state);
         Ok(StartedFleet { fleet, snapshots })
     }
 }
 
-/// Drops the blocks of earlier workers that do not appear in time, for example by discovery.
-fn expect_earlier_workers(earlier: &[NumberedWorker], fleet: &Arc<Fleet>) {
+/// Drops what is known of earlier workers that do not appear in time, for example by discovery.
+fn expect_earlier_workers(earlier: &[NumberedWorker], fleet: &Arc<Fleet>, state: &LastingState) {
     if !earlier.is_empty() {
-        runtime::spawn(index_snapshot::forget_absent_workers(Arc::clone(fleet)));
+        let (fleet, router) = (Arc::clone(fleet), Arc::clone(&state.router));
+        runtime::spawn(index_snapshot::forget_absent_workers(fleet, router));
     }
 }
 
@@ -98,13 +96,13 @@ fn expect_earlier_workers(earlier: &[NumberedWorker], fleet: &Arc<Fleet>) {
 async fn earlier_workers(
     settings: &Settings,
     restored: Option<Vec<NumberedWorker>>,
-    index: &Arc<KvIndex>,
+    state: &LastingState,
     snapshots: Option<&Arc<IndexSnapshots>>,
 ) -> Vec<NumberedWorker> {
     if let Some(restored) = restored {
         return restored;
     }
-    if let Some(copied) = peer_snapshot::load(settings, index).await {
+    if let Some(copied) = peer_snapshot::load(settings, state).await {
         return copied;
     }
     index_snapshot::load(snapshots).await

@@ -1,21 +1,20 @@
 //! The index of another router, copied at the start.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use config::Settings;
 use fleet::NumberedWorker;
-use kv_index::KvIndex;
 use replicas::PeerSnapshots;
 use tokio::time::timeout;
 
-use crate::{index_snapshot, settings::admin_token};
+use crate::{index_snapshot::LastingState, settings::admin_token};
 
 /// Longest time for the copy; without it the index starts empty.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Loads the index of the first peer that has one into the empty index, and returns its workers.
 /// `None`: there are no peers, or none of them answers.
-pub(super) async fn load(settings: &Settings, index: &Arc<KvIndex>) -> Option<Vec<NumberedWorker>> {
+pub(super) async fn load(settings: &Settings, state: &LastingState) -> Option<Vec<NumberedWorker>> {
     let token = admin_token(settings);
     let limit = usize::try_from(settings.kv_events.memory_budget).unwrap_or(usize::MAX);
     // The exchange reports settings that cannot be used.
@@ -26,8 +25,8 @@ pub(super) async fn load(settings: &Settings, index: &Arc<KvIndex>) -> Option<Ve
     };
     let (peer, bytes) = found?;
     let length = bytes.len();
-    let index = Arc::clone(index);
-    let loaded = runtime::spawn_blocking(move || index_snapshot::from_bytes(&bytes, &index)).await;
+    let state = state.clone();
+    let loaded = runtime::spawn_blocking(move || state.load_bytes(&bytes)).await;
     match loaded {
         Ok(Ok(workers)) => {
             tracing::info!(

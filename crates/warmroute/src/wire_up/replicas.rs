@@ -8,34 +8,30 @@ use config::{ListenSetting, Settings};
 use fleet::{Fleet, Snapshot};
 use gateway::CurrentGateway;
 use kv_blocks::WorkerId;
-use kv_index::KvIndex;
-use net::Clock;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use replicas::{
     LoadSink, NoteQueue, ReplicaIdentity, ReplicaParts, ReplicaStartError, Replicas, SharedEvents,
     SharedNote, WorkerDirectory, settings_digest,
 };
-use routing::{ReleasedRequest, Router};
+use routing::ReleasedRequest;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ListenAddresses;
 #[cfg(feature = "nats")]
 use super::bus::SharedBus;
-use crate::{index_snapshot, settings::admin_token};
+use crate::{index_snapshot::LastingState, settings::admin_token};
 
 /// The parts that replicas are connected with.
 pub(super) struct ReplicaNeighbours {
     pub(super) fleet: Arc<Fleet>,
-    pub(super) router: Arc<Router>,
-    pub(super) index: Arc<KvIndex>,
+    pub(super) state: LastingState,
     pub(super) gateway: Arc<CurrentGateway>,
     pub(super) notes: NoteQueue,
     #[cfg(feature = "nats")]
     pub(super) bus: Option<SharedBus>,
     /// Id of this process among its replicas.
     pub(super) replica: u64,
-    pub(super) clock: Clock,
 }
 
 /// Starts the exchange with the other replicas, if there is one.
@@ -47,14 +43,12 @@ pub(super) fn start(
 ) -> Result<Arc<Replicas>, ReplicaStartError> {
     let ReplicaNeighbours {
         fleet,
-        router,
-        index,
+        state,
         gateway,
         notes,
         #[cfg(feature = "nats")]
         bus,
         replica,
-        clock,
     } = neighbours;
     let directory = FleetDirectory::new(fleet);
     let parts = ReplicaParts {
@@ -65,13 +59,12 @@ pub(super) fn start(
             program: env!("CARGO_PKG_VERSION"),
             settings: settings_digest(settings),
         },
-        router,
+        router: Arc::clone(&state.router),
         workers: Arc::clone(&directory) as Arc<dyn WorkerDirectory>,
         sink: Arc::new(RouterSink {
             directory,
             gateway,
-            index,
-            clock,
+            state: state.clone(),
             #[cfg(feature = "nats")]
             log: bus.as_ref().map(|bus| Arc::clone(&bus.log)),
         }),
@@ -80,7 +73,7 @@ pub(super) fn start(
         bus: bus.as_ref().map(|bus| Arc::clone(&bus.connection)),
         // The peers' listeners take the same one.
         token: admin_token(settings),
-        clock,
+        clock: state.clock,
     };
     Replicas::start(parts, registry).map(Arc::new)
 }
@@ -171,8 +164,7 @@ fn at(unix_ms: u64) -> Option<String> {
 struct RouterSink {
     directory: Arc<FleetDirectory>,
     gateway: Arc<CurrentGateway>,
-    index: Arc<KvIndex>,
-    clock: Clock,
+    state: LastingState,
     #[cfg(feature = "nats")]
     log: Option<Arc<event_log::EventLog>>,
 }
@@ -215,15 +207,15 @@ impl LoadSink for RouterSink {
     fn copy_index(&self) -> io::Result<Vec<u8>> {
         // The workers first: targets of later ones have no name in the copy and are dropped.
         let workers = self.directory.fleet.numbered_workers();
-        index_snapshot::to_bytes(&self.index, &workers, self.clock.unix_ms())
+        self.state.to_bytes(&workers)
     }
 
     fn memberships(&self) -> u64 {
-        self.index.stats().memberships
+        self.state.index.stats().memberships
     }
 
     fn index_digest(&self) -> u64 {
-        let rows = self.index.digest().into_iter();
+        let rows = self.state.index.digest().into_iter();
         let hashed = rows.filter_map(|row| {
             let name = self.directory.name(row.target.worker)?;
             let (rank, tier) = (row.target.rank.0, row.tier.as_str());

@@ -20,10 +20,14 @@ struct SnapshotRouter {
 
 impl SnapshotRouter {
     fn start(engines: &[&[&str]], interval: &str) -> Self {
+        Self::with(engines, interval, "")
+    }
+
+    fn with(engines: &[&[&str]], interval: &str, routing: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index");
         let config = format!(
-            "kv_events:\n  snapshot: {{path: {}, interval: {interval}}}\n",
+            "{routing}kv_events:\n  snapshot: {{path: {}, interval: {interval}}}\n",
             path.display()
         );
         let routed = RoutedFleet::with(engines, &config, &[]);
@@ -312,4 +316,48 @@ fn a_snapshot_that_cannot_be_written_is_reported_once_and_tried_again() {
         .router
         .metric("warmroute_snapshot_age_seconds", "");
     assert!(age < Duration::from_secs(600).as_secs_f64());
+}
+
+#[test]
+#[contract("DY21", "F73")]
+fn the_speed_of_workers_and_sessions_outlive_a_kill() {
+    let hard = "  session: {mode: hard}\n";
+    let mut router = SnapshotRouter::with(&[&[], &[]], "1s", hard);
+    let learned = |router: &SnapshotRouter| {
+        let page = RawClient::get(&router.routed.router.admin(), "/admin/workers").json();
+        let workers = page["workers"].as_array().expect("a list of workers");
+        let rates = workers.iter().map(|worker| worker["rates"].clone());
+        rates.collect::<Vec<Value>>()
+    };
+    // By chance, so that only the session explains a repeated choice.
+    let homes = |router: &SnapshotRouter| {
+        let ask = |session: u32| {
+            let name = format!("session-{session}");
+            let headers = [("x-session-id", &*name), ("x-warmroute-policy", "random")];
+            router.routed.chat(&[question(99)], &headers).worker
+        };
+        (0..12).map(ask).collect::<Vec<String>>()
+    };
+    let home = homes(&router);
+    router.ask(0..20);
+    router.wait_until_saved();
+    let before = learned(&router);
+    let samples = |rates: &[Value]| -> u64 {
+        rates
+            .iter()
+            .map(|rates| rates["samples"].as_u64().unwrap())
+            .sum()
+    };
+    assert!(samples(&before) >= 10, "{before:?}");
+    router.routed.restart_router();
+    let after = learned(&router);
+    assert!(samples(&after) >= samples(&before), "{after:?}");
+    for (was, is) in before.iter().zip(&after) {
+        let speed = |rates: &Value| rates["prefill_tokens_per_s"].as_f64().unwrap();
+        assert!(
+            (speed(was) - speed(is)).abs() < 0.01 * speed(was),
+            "{was} {is}"
+        );
+    }
+    assert_eq!(homes(&router), home);
 }

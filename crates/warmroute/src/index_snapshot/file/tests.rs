@@ -7,6 +7,7 @@ use kv_blocks::{
     Tier, WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex};
+use routing::LearnedState;
 
 use super::{RejectedSnapshot, SnapshotHead, beside, load, save};
 
@@ -43,7 +44,7 @@ fn head() -> SnapshotHead {
         name: "a".into(),
         url: "http://127.0.0.1:8000".to_owned(),
     };
-    SnapshotHead::new(1_700_000_000_000, &[worker])
+    SnapshotHead::new(1_700_000_000_000, &[worker], LearnedState::default())
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn a_saved_file_loads_with_its_workers_and_only_its_owner_may_read_it() {
     let (head, summary) = load(&path, &index).unwrap().unwrap();
     assert_eq!((summary.targets, summary.blocks), (1, 2));
     assert_eq!(head.saved_at_ms, 1_700_000_000_000);
-    assert_eq!(head.workers(), super::tests::head().workers());
+    assert_eq!(head.into_parts(), super::tests::head().into_parts());
     assert_eq!(
         index.resume_position(TARGET),
         Some(StreamPosition::of(5, b"batch"))
