@@ -48,11 +48,12 @@ fn taught() -> TestFleet {
 }
 
 fn text(learned: &LearnedState) -> String {
-    serde_json::to_string(learned).unwrap()
+    serde_json::to_string(learned).expect("plain data")
 }
 
 fn moved(from: &TestFleet) -> TestFleet {
-    let learned = serde_json::from_str(&text(&from.router.learned(at_ms(100_000)))).unwrap();
+    let learned = text(&from.router.learned(at_ms(100_000)));
+    let learned = serde_json::from_str(&learned).expect("what was written");
     let fleet = hard(3, Policy::Random);
     fleet.router.take_over(Moment::START, learned);
     fleet
