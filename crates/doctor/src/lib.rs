@@ -1,9 +1,10 @@
 //! Checks before traffic: whether router and engines agree on everything that cache hits depend on.
 //!
-//! `observe` queries: the NATS server or the peers that replicas share with; the same probes as the router's own supervisors (`fleet`), the engine's
-//! `/tokenize`, its event sockets, and a few one-token requests with prompts of our own. `checks`
-//! is pure: it turns observations into one [`CheckResult`] per id, each failure with its fix. A run
-//! changes nothing, on either side, beyond a few blocks in the engines' caches.
+//! `observe` queries: the NATS server or the peers that replicas share with; the same probes as the
+//! router's own supervisors (`fleet`), the engine's `/tokenize`, its event sockets, and a few
+//! one-token requests with prompts of our own. `checks` is pure: it turns observations into one
+//! [`CheckResult`] per id, each failure with its fix. A run changes nothing, on either side, beyond
+//! a few blocks in the engines' caches.
 //!
 //! **Invariant**: every check of the documented list is in every report, in its order; a check that
 //! could not be made is `skip` with its reason, never `ok`. The consequences of a failed check are

@@ -218,7 +218,7 @@ impl Fleet {
     }
 
     /// Drops what a snapshot had of workers that are not configured and were not discovered either.
-    /// Returns how many there were. They get no number of then afterwards.
+    /// Returns their numbers of then, which they do not get afterwards.
     pub fn forget_unclaimed(&self) -> Vec<WorkerId> {
         self.supervisors.forget_unclaimed()
     }

@@ -14,7 +14,7 @@ use crate::{
     load::{ChangeEncoder, LoadDecoder, state_page},
     peers::{PeerAction, PeerState},
     replicas::ReplicaCore,
-    transport::{StateFetcher, Transport, TransportEvent},
+    transport::{PublishOutcome, StateFetcher, Transport, TransportEvent},
     wire::{self, Changes, Envelope, Presence, StatePage, VERSION},
 };
 
@@ -304,10 +304,18 @@ impl Exchange {
         }
     }
 
-    fn publish(&self, envelope: &Envelope) {
+    fn publish(&mut self, envelope: &Envelope) {
         let message = wire::encode(envelope);
-        self.core.telemetry.record_sent(message.len());
-        self.transport.publish(message);
+        let bytes = message.len();
+        match self.transport.publish(message) {
+            PublishOutcome::Sent => self.core.telemetry.record_sent(bytes),
+            #[cfg(feature = "nats")]
+            PublishOutcome::Away => {}
+            #[cfg(feature = "nats")]
+            PublishOutcome::Full => {
+                self.core.telemetry.lost_changes.inc();
+            }
+        }
     }
 
     fn log_change(&self, peer: PeerId) {

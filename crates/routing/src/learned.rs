@@ -32,8 +32,8 @@ impl LearnedState {
 }
 
 impl Router {
-    /// Returns what this router has learned. Decisions wait for a part of it at most: a sixteenth
-    /// of the sessions, or the speeds.
+    /// Returns what this router has learned. Decisions wait for a part of it at most: for the speeds,
+    /// or for a look at all keys of sessions and the copy of a sixteenth of them.
     pub fn learned(&self, now: Moment) -> LearnedState {
         let (speeds, reply_tokens) = {
             let state = &*self.state.lock();

@@ -4,7 +4,7 @@ use kv_blocks::{Moment, StreamPosition};
 
 use super::{
     Sequencer, SequencerCounts, StreamState,
-    phase::{Purpose, ReplayProgress, ResumeState, SequencerPhase},
+    phase::{Purpose, ReplayProgress, SequencerPhase},
 };
 use crate::standard::EventRejection;
 
@@ -52,11 +52,10 @@ impl Sequencer {
 
     /// Returns the position up to which the index has the stream, for another process to continue
     /// there. `None` if none could: without a replay endpoint, and while the batches applied before
-    /// are being repeated.
+    /// are being repeated. Blocks of an earlier process need no proof for it: the next process asks
+    /// for it again.
     pub fn position(&self) -> Option<StreamPosition> {
-        let continues = self.settings.replay
-            && self.repeated_until.is_none()
-            && self.resumption != ResumeState::Unproven;
+        let continues = self.settings.replay && self.repeated_until.is_none();
         self.last.filter(|_| continues)
     }
 

@@ -75,7 +75,7 @@ const NOTHING: [&str; 0] = [];
 #[test]
 fn a_publisher_with_the_same_batch_is_resumed_behind_it() {
     let mut sequencer = resuming(true);
-    assert_eq!(sequencer.position(), None, "nothing is proven yet");
+    assert_eq!(sequencer.position(), Some(saved()));
     assert_eq!(on(&mut sequencer, Input::Connected), ["from 7"]);
     assert_eq!(live(&mut sequencer, 1.0, 10), NOTHING);
     assert_eq!(replayed(&mut sequencer, 1.0, 7), NOTHING);

@@ -21,11 +21,18 @@ impl IndexState {
             return;
         };
         let state = &mut self.targets.get_mut(slot).resumption;
-        if state.position == position && state.next_batch == NextBatch::Repeats {
-            return;
-        }
         state.position = position;
-        if std::mem::take(&mut state.next_batch) == NextBatch::Repeats {
+        let repeated = match (state.next_batch, position) {
+            (NextBatch::Repeats(saved), Some(position)) => position.seq > saved.seq,
+            // A resync may go back behind the saved position.
+            (NextBatch::Repeats(_), None) => false,
+            (NextBatch::Ahead | NextBatch::Begun, _) => {
+                state.next_batch = NextBatch::Ahead;
+                false
+            }
+        };
+        if repeated {
+            state.next_batch = NextBatch::Ahead;
             self.mark_loss(core, target);
         }
     }
@@ -66,7 +73,7 @@ impl IndexState {
         let owner = self.targets.get_mut(slot);
         owner.resumption.position = Some(at.batch);
         if at.within_next {
-            owner.resumption.next_batch = NextBatch::Repeats;
+            owner.resumption.next_batch = NextBatch::Repeats(at.batch);
         }
         if owner.is_credited() {
             core.set_untrusted(slot, true);

@@ -53,8 +53,8 @@ pub(crate) enum NextBatch {
     Ahead,
     /// Some or all updates.
     Begun,
-    /// Some updates, by an earlier process: the batch will repeat them.
-    Repeats,
+    /// Some updates, by an earlier process whose position this was: the batch will repeat them.
+    Repeats(StreamPosition),
 }
 
 /// One target.
@@ -103,7 +103,13 @@ impl TargetState {
     /// Returns whether a batch is applied in part, so that a copy of the content would be none of
     /// whole batches.
     pub(crate) fn is_within_batch(&self) -> bool {
-        self.resumption.position.is_some() && self.resumption.next_batch == NextBatch::Begun
+        let ResumptionState {
+            position,
+            shared,
+            next_batch,
+            ..
+        } = self.resumption;
+        position.is_some() && !shared && next_batch == NextBatch::Begun
     }
 }
 

@@ -203,6 +203,39 @@ fn a_batch_that_was_applied_in_part_counts_nothing_twice_when_it_is_repeated() {
 }
 
 #[test]
+fn what_is_saved_before_the_proof_has_the_position_of_the_last_batch() {
+    let (first, _) = restored(&saved(&with_a_copy(false)));
+    // Batches 5 and 6 come from another router; the last block is stored again in each.
+    for number in [5, 6] {
+        first.apply(target(0), &store(1, 7..8, Tier::Device));
+        first.note_position(target(0), Some(position(number)));
+    }
+    assert_eq!(credited(&first, 0, 1), 0, "nothing is proven");
+    let (second, _) = restored(&saved(&first));
+    assert_eq!(second.resume_position(target(0)), Some(position(6)));
+    second.confirm(target(0));
+    // Batch 5 repeated a part of itself, so only batch 6 counts as a copy.
+    second.apply(target(0), &remove(1, 7..8));
+    assert_eq!(credited(&second, 0, 1), 8);
+    second.apply(target(0), &remove(1, 7..8));
+    assert_eq!(credited(&second, 0, 1), 7);
+}
+
+#[test]
+fn a_resync_behind_the_saved_position_does_not_hide_what_the_next_batch_repeats() {
+    let (index, _) = restored(&saved(&with_a_copy(false)));
+    index.note_position(target(0), None);
+    index.apply(target(0), &store(1, 6..8, Tier::Device));
+    index.mark_loss(target(0));
+    index.note_position(target(0), Some(position(4)));
+    index.apply(target(0), &store(1, 7..8, Tier::Device));
+    index.note_position(target(0), Some(position(5)));
+    index.confirm(target(0));
+    index.apply(target(0), &remove(1, 7..8));
+    assert_eq!(credited(&index, 0, 1), 7);
+}
+
+#[test]
 fn trust_and_proof_are_both_needed_in_either_order() {
     for trusted_first in [true, false] {
         let (index, _) = restored(&file());

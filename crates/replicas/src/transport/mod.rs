@@ -4,6 +4,8 @@
 //! the numbers and digests in the messages. Nothing here waits for a slow peer: a sender drops, a
 //! receiver reconnects.
 
+#[cfg(feature = "nats")]
+mod departures;
 mod feed;
 #[cfg(feature = "nats")]
 mod nats;
@@ -45,6 +47,19 @@ pub(crate) enum TransportEvent {
     PageRequest(crate::exchange::PageRequest),
 }
 
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PublishOutcome {
+    /// It leaves, now or behind others.
+    Sent,
+    /// It is dropped: there is no connection.
+    #[cfg(feature = "nats")]
+    Away,
+    /// It is dropped: too many wait already.
+    #[cfg(feature = "nats")]
+    Full,
+}
+
 /// The transport of this replica.
 #[derive(Debug)]
 pub(crate) enum Transport {
@@ -57,9 +72,12 @@ pub(crate) enum Transport {
 
 impl Transport {
     /// Sends a message to every replica. Never waits.
-    pub(crate) fn publish(&self, message: Bytes) {
+    pub(crate) fn publish(&mut self, message: Bytes) -> PublishOutcome {
         match self {
-            Self::Peers(peers) => peers.publish(message),
+            Self::Peers(peers) => {
+                peers.publish(message);
+                PublishOutcome::Sent
+            }
             #[cfg(feature = "nats")]
             Self::Nats(bus) => bus.publish(message),
         }

@@ -12,15 +12,14 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 use nats_client::{Client, ConnectionState, Message, SharedConnection, Subject, Subscriber};
 use tokio::{
     sync::{oneshot, watch},
-    task::coop::unconstrained,
     time::timeout,
 };
 
-use super::TransportEvent;
+use super::{PublishOutcome, TransportEvent, departures::Departures};
 use crate::{
     exchange::PageRequest,
     identity::ShownId,
@@ -71,6 +70,9 @@ pub(crate) struct NatsTransport {
 #[derive(Debug)]
 struct SubscribedClient {
     client: Client,
+    /// Number of the connection.
+    connection: u64,
+    departures: Departures,
     /// Messages to all. Own ones are not delivered here.
     all: Subscriber,
     /// Requests to this replica.
@@ -95,12 +97,15 @@ impl NatsTransport {
         }
     }
 
-    /// Sends a message, which is dropped if the bus is slow or away.
-    pub(crate) fn publish(&self, message: Bytes) {
-        if let Some(bus) = &self.subscribed {
-            let sent = bus.client.publish(self.all(), message);
-            // Ready at once, unless the queue of the connection is full.
-            let _ = unconstrained(sent).now_or_never();
+    /// Sends a message. Never waits.
+    pub(crate) fn publish(&mut self, message: Bytes) -> PublishOutcome {
+        let Some(bus) = &mut self.subscribed else {
+            return PublishOutcome::Away;
+        };
+        if bus.departures.send(&bus.client, message) {
+            PublishOutcome::Sent
+        } else {
+            PublishOutcome::Full
         }
     }
 
@@ -112,7 +117,8 @@ impl NatsTransport {
                 return TransportEvent::Connected;
             };
             let event = tokio::select! {
-                () = changed(&mut self.state) => None,
+                () = ended(&mut self.state, bus.connection) => None,
+                () = bus.departures.advance(&bus.client) => continue,
                 message = bus.all.next() => message.map(|message| event_of(&message)),
                 request = bus.own.next() => request.map(|request| bus.requested(&request)),
             };
@@ -126,18 +132,23 @@ impl NatsTransport {
     /// Subscribes on the current connection, or on the next one.
     async fn subscribe(&mut self) {
         loop {
-            let client = self.state.borrow_and_update().client.clone();
-            if let Some(client) = client {
-                let subscribed = tokio::join!(
-                    client.subscribe(self.all()),
-                    client.subscribe(self.fetcher.subjects.of(self.own_id))
-                );
-                if let (Ok(all), Ok(own)) = subscribed {
-                    self.subscribed = Some(SubscribedClient { client, all, own });
-                    return;
-                }
+            let (client, connection) = next_client(&mut self.state).await;
+            let subjects = &self.fetcher.subjects;
+            let subscribed = tokio::join!(
+                client.subscribe(subjects.all().clone()),
+                client.subscribe(subjects.of(self.own_id))
+            );
+            if let (Ok(all), Ok(own)) = subscribed {
+                self.subscribed = Some(SubscribedClient {
+                    departures: Departures::new(subjects.all().clone()),
+                    client,
+                    connection,
+                    all,
+                    own,
+                });
+                return;
             }
-            changed(&mut self.state).await;
+            ended(&mut self.state, connection).await;
         }
     }
 
@@ -148,15 +159,26 @@ impl NatsTransport {
     pub(crate) fn is_connected(&self) -> bool {
         self.state.borrow().client.is_some()
     }
+}
 
-    fn all(&self) -> Subject {
-        self.fetcher.subjects.all().clone()
+/// Waits for a connection; returns its client and its number.
+async fn next_client(state: &mut watch::Receiver<ConnectionState>) -> (Client, u64) {
+    loop {
+        let connected = state.wait_for(|now| now.client.is_some()).await;
+        let connected = connected.map(|now| (now.client.clone(), now.connections));
+        match connected {
+            Ok((Some(client), number)) => return (client, number),
+            Ok((None, _)) => {}
+            // The process ends.
+            Err(_) => std::future::pending().await,
+        }
     }
 }
 
-/// Waits for the next change of a connection.
-async fn changed(state: &mut watch::Receiver<ConnectionState>) {
-    if state.changed().await.is_err() {
+/// Waits for the end of a connection. Errors that the server reports on the way do not end it.
+async fn ended(state: &mut watch::Receiver<ConnectionState>, connection: u64) {
+    let ended = state.wait_for(|now| now.client.is_none() || now.connections != connection);
+    if ended.await.is_err() {
         // The process ends.
         std::future::pending::<()>().await;
     }

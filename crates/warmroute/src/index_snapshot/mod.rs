@@ -11,6 +11,7 @@ mod file;
 mod telemetry;
 
 use std::{
+    collections::HashSet,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -21,6 +22,7 @@ use std::{
 
 use config::IndexSnapshotSection;
 use fleet::{Fleet, NumberedWorker};
+use kv_blocks::WorkerId;
 use kv_index::KvIndex;
 use net::Clock;
 use parking_lot::Mutex;
@@ -239,7 +241,8 @@ impl LastingState {
     fn take_over(&self, head: SnapshotHead) -> Vec<NumberedWorker> {
         let (workers, mut learned) = head.into_parts();
         drop_unnamed(&self.index, &workers);
-        learned.retain(|id| workers.iter().any(|worker| worker.id == id));
+        let known: HashSet<WorkerId> = workers.iter().map(|worker| worker.id).collect();
+        learned.retain(|id| known.contains(&id));
         self.router.take_over(self.clock.now(), learned);
         workers
     }

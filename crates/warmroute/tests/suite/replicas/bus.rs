@@ -1,7 +1,8 @@
 //! Faults of the bus.
 
-use contract_id::contract;
+use std::time::Instant;
 
+use contract_id::contract;
 use serde_json::json;
 
 use super::group::{Link, RouterGroup, engines, report, states};
@@ -105,4 +106,38 @@ fn a_router_starts_and_serves_without_its_bus() {
     };
     server.start_again();
     group.until_acquainted();
+}
+
+/// A server that does not let its user publish what replicas say to each other.
+fn silencing_server() -> (NatsServer, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("nats.conf");
+    let store = folder.path().join("store").display().to_string();
+    let text = format!(
+        "jetstream {{ store_dir: {store:?} }}\n\
+         authorization {{ users: [{{ user: router, password: secret, permissions: {{\n\
+           publish: {{ deny: \"warmroute.router.>\" }}, subscribe: \">\" }} }}] }}\n\
+         no_auth_user: router\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let server = NatsServer::start(&["-c", file.to_str().unwrap()]);
+    (server, folder)
+}
+
+#[test]
+fn a_router_that_may_not_publish_tries_no_more_often_than_others_publish() {
+    test_programs::require!(NatsServer);
+    let (server, _folder) = silencing_server();
+    let (_engines, workers) = engines(1, &[]);
+    let started = Instant::now();
+    let group = RouterGroup::apart(Link::Nats(server), 1, workers);
+    let sent = || {
+        let labels = "direction=\"sent\"";
+        (group.router(0)).metric("warmroute_replica_messages_total", labels)
+    };
+    eventually("some presences", || (sent() >= 10.0).then_some(()));
+    let count = sent();
+    // One presence in 200 ms, and those at the start.
+    let most = 10.0 + started.elapsed().as_secs_f64() * 6.0;
+    assert!(count <= most, "{count} messages, expected at most {most}");
 }
