@@ -6,12 +6,13 @@
 use super::source_file::SourceFile;
 
 /// The parts, by the beginning of their files' paths.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "crates/event-log/",
     "crates/kv-index/",
     "crates/nats-client/",
     "crates/replicas/",
     "crates/routing/",
+    "crates/warmroute/src/index_snapshot/",
     "crates/warmroute/src/wire_up/",
 ];
 /// The functions of `net::Clock` and `runtime` that read the wall clock.
@@ -60,8 +61,9 @@ mod tests {
         // Each of these is the time of a snapshot, which is displayed and never compared.
         let displayed = [
             "crates/event-log/src/snapshot_task.rs unix_ms",
-            "crates/warmroute/src/wire_up/bus.rs unix_ms",
-            "crates/warmroute/src/wire_up/replicas.rs unix_ms",
+            "crates/warmroute/src/index_snapshot/mod.rs unix_ms",
+            "crates/warmroute/src/index_snapshot/mod.rs unix_ms",
+            "crates/warmroute/src/index_snapshot/telemetry.rs unix_ms",
         ];
         assert_eq!(
             reads(&source_files(&sources)),
