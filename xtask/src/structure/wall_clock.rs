@@ -6,10 +6,11 @@
 use super::source_file::SourceFile;
 
 /// The parts, by the beginning of their files' paths.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "crates/event-log/",
     "crates/kv-index/",
     "crates/nats-client/",
+    "crates/registrations/",
     "crates/replicas/",
     "crates/routing/",
     "crates/warmroute/src/wire_up/",
