@@ -78,6 +78,14 @@ fn until(routers: &[&Program], expected: &str) {
     }
 }
 
+/// Waits until the bucket has the changes of this router.
+fn until_written(router: &Program) {
+    eventually("its changes to be in the bucket", || {
+        let pending = router.metric("warmroute_shared_workers", "state=\"pending\"");
+        (pending == 0.0).then_some(())
+    });
+}
+
 /// Sends a request that only this worker may answer.
 fn request(router: &Program, worker: &str) -> u16 {
     let pin = [
@@ -151,9 +159,7 @@ fn a_lease_is_renewed_through_any_router_and_ends_also_if_its_first_router_is_ki
     }
 
     assert_eq!(renew(&a, "w", &new, "2s"), 200);
-    eventually("the renewal to be in the bucket", || {
-        (a.metric("warmroute_shared_workers", "state=\"pending\"") == 0.0).then_some(())
-    });
+    until_written(&a);
     a.kill();
     until(&[&b, &c], "own=ready");
 }
@@ -186,12 +192,14 @@ fn a_worker_registers_without_the_bus_and_is_told_to_the_others_when_it_is_back(
     let (own, new, other) = (engine(), engine(), engine());
     let (a, b) = (router(&server, &own), router(&server, &own));
     assert_eq!(register(&a, "gone", &other).status, 201);
-    assert_eq!(renew(&a, "leased", &other, "2s"), 201);
+    assert_eq!(renew(&a, "leased", &other, "10m"), 201);
     for router in [&a, &b] {
         eventually("both workers", || {
             (workers(router).len() == 3).then_some(())
         });
     }
+    assert_eq!(renew(&a, "leased", &other, "2s"), 200);
+    until_written(&a);
     server.kill();
     for router in [&a, &b] {
         eventually("the loss of the bus", || {
@@ -323,10 +331,17 @@ fn a_value_that_a_router_cannot_use_is_a_warning_and_a_count_and_changes_nothing
         let label = format!("reason=\"{reason}\"");
         one.metric("warmroute_shared_workers_refused_total", &label)
     };
-    assert_eq!(refused("configured"), 1.0);
-    assert_eq!(refused("forbidden"), 1.0);
-    assert_eq!(refused("bad_entry"), 1.0);
-    assert_eq!(refused("unreadable"), 4.0);
+    // The good one may be applied before the others.
+    for (reason, count) in [
+        ("configured", 1.0),
+        ("forbidden", 1.0),
+        ("bad_entry", 1.0),
+        ("unreadable", 4.0),
+    ] {
+        eventually(&format!("the count of {reason}"), || {
+            (refused(reason) == count).then_some(())
+        });
+    }
     eventually("a warning for each registration", || {
         (one.stderr().matches("is not used here").count() == 3).then_some(())
     });
