@@ -102,11 +102,11 @@ impl Registrations {
         self.called(name, registered);
     }
 
-    /// Removes a worker from all replicas; returns whether it was registered with any.
+    /// Removes a worker from all replicas, or its drain; returns whether they knew it.
     pub fn unregister(&self, name: &str) -> bool {
-        let was_registered = self.table.lock().unregister(name);
+        let was_known = self.table.lock().unregister(name);
         self.changed.notify_one();
-        was_registered
+        was_known
     }
 
     /// Drains or resumes a worker at all replicas.
@@ -131,7 +131,14 @@ impl Registrations {
 
     /// Returns whether a worker is registered with any replica.
     pub fn is_registered(&self, name: &str) -> bool {
-        self.table.lock().is_registered(name)
+        let worker = self.table.lock().in_force(name);
+        worker.is_some_and(|worker| worker.registration.is_some())
+    }
+
+    /// Returns whether operators drained a worker, also one that no replica has.
+    pub fn is_drained(&self, name: &str) -> bool {
+        let worker = self.table.lock().in_force(name);
+        worker.is_some_and(|worker| worker.drained)
     }
 
     /// Returns the changes that this router has to make to its workers.
@@ -229,7 +236,7 @@ impl Registrations {
     }
 
     pub(crate) fn writes(&self) -> Vec<KeyWrite> {
-        self.table.lock().writes()
+        self.table.lock().writes(self.clock.run_time())
     }
 }
 

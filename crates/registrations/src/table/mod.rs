@@ -106,33 +106,27 @@ impl RegistrationTable {
         name: &str,
         registration: Registration,
     ) -> Result<(), TableFull> {
-        let call = WorkerCall {
-            registration: Some(Some(registration)),
-            drained: None,
-        };
-        self.call(name, call)?;
+        self.call(name, |number| WorkerCall::register(registration, number))?;
         self.change(&subject_token(name), |record| record.begin_lease(now));
         Ok(())
     }
 
-    /// Removes a registration that this router no longer has; returns whether there was one.
+    /// Removes a worker that this router no longer has, also if it is only drained; returns whether
+    /// there was one.
     pub(crate) fn unregister(&mut self, name: &str) -> bool {
-        let is_known = self.is_registered(name);
+        let is_known = self.in_force(name).is_some_and(|worker| !worker.is_empty());
         if is_known {
-            let call = WorkerCall::set(SharedWorker::default());
             // The record exists, so there is room.
-            let _ = self.call(name, call);
+            let _ = self.call(name, |number| {
+                WorkerCall::set(SharedWorker::default(), number)
+            });
         }
         is_known
     }
 
     /// Drains or resumes a worker, as this router has already.
     pub(crate) fn set_drained(&mut self, name: &str, drained: bool) -> Result<(), TableFull> {
-        let call = WorkerCall {
-            registration: None,
-            drained: Some(drained),
-        };
-        self.call(name, call)
+        self.call(name, |number| WorkerCall::drain(drained, number))
     }
 
     /// Adds a registration that this router has from before its start.
@@ -153,15 +147,14 @@ impl RegistrationTable {
         Ok(())
     }
 
-    /// Returns whether a worker is registered with any router.
-    pub(crate) fn is_registered(&self, name: &str) -> bool {
-        let record = self.records.get(&subject_token(name));
-        record.is_some_and(|record| record.in_force().registration.is_some())
+    /// Returns what this router goes by; `None`: nothing is known of the worker.
+    pub(crate) fn in_force(&self, name: &str) -> Option<SharedWorker> {
+        self.records.get(&subject_token(name)).map(Record::in_force)
     }
 
-    fn call(&mut self, name: &str, call: WorkerCall) -> Result<(), TableFull> {
+    fn call(&mut self, name: &str, call: impl FnOnce(u64) -> WorkerCall) -> Result<(), TableFull> {
         let number = self.next_number();
-        self.record_named(name)?.call(call, number);
+        self.record_named(name)?.call(call(number), number);
         self.touch(&subject_token(name));
         Ok(())
     }
@@ -178,7 +171,7 @@ impl RegistrationTable {
             // What is to be written replaces it.
             record.seen = Some(SeenValue {
                 revision: *revision,
-                worker: SharedWorker::default(),
+                ..SeenValue::default()
             });
         }
         Ok(record)
@@ -230,7 +223,7 @@ impl RegistrationTable {
         self.is_current = false;
         for (key, record) in &mut self.records {
             if let Some(pending) = &mut record.pending {
-                pending.is_sent = false;
+                pending.sent_at = None;
                 self.unwritten.insert(key.clone());
             }
         }
@@ -269,7 +262,7 @@ impl RegistrationTable {
         if let Some(record) = self.records.get_mut(key) {
             record.is_reported = true;
             if let Some(pending) = &mut record.pending {
-                pending.is_sent = false;
+                pending.sent_at = None;
             }
             let seen = record.seen.get_or_insert_default();
             seen.revision = revision;
@@ -326,7 +319,7 @@ impl RegistrationTable {
 
     /// Returns the writes that are to be made now. A write that finds another revision than it
     /// states is made again when that revision was observed.
-    pub(crate) fn writes(&mut self) -> Vec<KeyWrite> {
+    pub(crate) fn writes(&mut self, now: Moment) -> Vec<KeyWrite> {
         if !self.is_current {
             return Vec::new();
         }
@@ -335,7 +328,7 @@ impl RegistrationTable {
             let Some(record) = self.records.get_mut(&key) else {
                 continue;
             };
-            writes.extend(record.write(&key, &self.replica));
+            writes.extend(record.write(now, &key, &self.replica));
             if record.is_idle() {
                 self.records.remove(&key);
             }

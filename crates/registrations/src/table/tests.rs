@@ -139,7 +139,7 @@ impl Replica {
     }
 
     fn write(&mut self, bucket: &mut FakeBucket) {
-        for write in self.table.writes() {
+        for write in self.table.writes(at(0)) {
             bucket.write(write);
         }
     }
@@ -436,12 +436,12 @@ fn a_lease_does_not_end_while_the_bucket_is_away_and_begins_anew_behind_it() {
     let cut = &mut replicas[1];
     cut.table.disconnected();
     cut.table.end_leases(at(60));
-    assert!(cut.table.writes().is_empty());
+    assert!(cut.table.writes(at(0)).is_empty());
     cut.apply(None);
     assert!(cut.url().is_some());
     cut.connect(&bucket, at(60));
     cut.table.end_leases(at(69));
-    assert!(cut.table.writes().is_empty());
+    assert!(cut.table.writes(at(0)).is_empty());
     cut.table.end_leases(at(70));
     settle(&mut replicas, &mut bucket, at(70));
     assert_eq!(urls(&mut replicas), [None, None, None]);
@@ -472,7 +472,7 @@ fn changes_without_the_bucket_are_written_when_it_is_there_and_the_last_one_coun
     alone.register(at(1), "http://2", None);
     alone.drain(true);
     assert_eq!(alone.table.counts().pending, 1);
-    assert!(alone.table.writes().is_empty());
+    assert!(alone.table.writes(at(0)).is_empty());
     alone.connect(&bucket, at(2));
     let mut replicas = vec![alone, Replica::connected("b", &bucket, at(2))];
     settle(&mut replicas, &mut bucket, at(2));
@@ -670,6 +670,7 @@ fn the_table_takes_a_bounded_number_of_workers() {
     let value = WorkerValue {
         name: "more".to_owned(),
         worker: SharedWorker::default(),
+        renewal: 0,
         writer: "b".to_owned(),
         change: 1,
     };
@@ -687,8 +688,79 @@ fn old_deletions_are_removed_from_the_bucket() {
     }
     table.end_read(at(0));
     assert_eq!(
-        table.writes(),
+        table.writes(at(0)),
         [1, 2].map(|revision| KeyWrite::ForgetDeletion { revision })
     );
-    assert!(table.writes().is_empty());
+    assert!(table.writes(at(0)).is_empty());
+}
+
+#[test]
+fn the_drain_of_a_worker_that_nobody_has_ends_with_a_removal_or_a_resume() {
+    for end in [
+        |replica: &mut Replica| assert!(replica.unregister()),
+        |replica: &mut Replica| replica.drain(false),
+    ] {
+        let mut bucket = FakeBucket::default();
+        let mut replicas = three(&bucket);
+        replicas[0].drain(true);
+        settle(&mut replicas, &mut bucket, at(0));
+        end(&mut replicas[1]);
+        settle(&mut replicas, &mut bucket, at(0));
+        assert_eq!(drains(&mut replicas), [false; 3]);
+        assert_eq!(bucket.last_value("w"), None);
+        assert!(!replicas[2].unregister(), "it is gone");
+    }
+}
+
+#[test]
+fn a_renewal_does_not_write_a_drain_again_that_was_resumed_meanwhile() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(0));
+    replicas[0].drain(true);
+    replicas[0].write(&mut bucket);
+    while replicas[1].read_one(&bucket, at(0)) {}
+    replicas[1].drain(false);
+    replicas[1].write(&mut bucket);
+    // It has seen neither its own drain in the bucket nor the resume.
+    replicas[0].register(at(1), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(1));
+    assert_eq!(drains(&mut replicas), [false; 3]);
+}
+
+#[test]
+fn a_drain_or_a_resume_is_no_renewal() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(0));
+    for (second, drained) in [(4, true), (8, false)] {
+        replicas[1].drain(drained);
+        settle(&mut replicas, &mut bucket, at(second));
+    }
+    for replica in &mut replicas {
+        replica.table.end_leases(at(10));
+    }
+    settle(&mut replicas, &mut bucket, at(10));
+    assert_eq!(urls(&mut replicas), vec![None; 3]);
+}
+
+#[test]
+fn a_lease_that_ends_while_the_worker_is_drained_removes_it() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(0));
+    replicas[1].table.end_leases(at(10));
+    replicas[2].drain(true);
+    replicas[2].write(&mut bucket);
+    settle(&mut replicas, &mut bucket, at(10));
+    assert_eq!(drains(&mut replicas), [true; 3]);
+    for replica in &mut replicas {
+        replica.table.end_leases(at(11));
+    }
+    settle(&mut replicas, &mut bucket, at(11));
+    assert_eq!(urls(&mut replicas), vec![None; 3]);
+    assert_eq!(bucket.last_value("w"), None);
 }
