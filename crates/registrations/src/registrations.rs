@@ -149,16 +149,27 @@ impl Registrations {
     /// Records what this router made of a change.
     pub fn applied(&self, change: WorkerChange, outcome: Result<(), RegistrationRefusal>) {
         let name = change.name.clone();
+        let is_removal = change.wanted.registration.is_none();
         let reason = outcome.as_ref().map_err(|refusal| refusal.reason).copied();
         let is_new = self.table.lock().applied(change, reason);
         if let (Err(RegistrationRefusal { reason, detail }), true) = (outcome, is_new) {
             self.count(reason);
-            tracing::warn!(
-                worker = name,
-                reason = reason.as_str(),
-                detail,
-                "a worker that is registered with the replicas is not used here"
-            );
+            let reason = reason.as_str();
+            if is_removal {
+                tracing::warn!(
+                    worker = name,
+                    reason,
+                    detail,
+                    "a worker that the replicas removed stays here: its removal is tried again"
+                );
+            } else {
+                tracing::warn!(
+                    worker = name,
+                    reason,
+                    detail,
+                    "a worker that is registered with the replicas is not used here"
+                );
+            }
         }
     }
 
@@ -240,12 +251,12 @@ impl Registrations {
     }
 }
 
-/// Which registrations are tried again.
+/// Which refused changes are tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     Nothing,
     Refused,
 }
 
-/// Interval at which refused registrations are tried again.
+/// Interval at which refused changes are tried again.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(10);

@@ -7,6 +7,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -26,6 +27,10 @@ const MOST_WORKERS: usize = 4096;
 /// for one that the bucket lost, and write it again.
 const MOST_DELETIONS: usize = 4096;
 
+/// Most refused changes that are tried again together: each one is checked with the whole
+/// configuration.
+const MOST_RETRIES: usize = 64;
+
 /// The workers that the replicas share.
 #[derive(Debug)]
 pub(crate) struct RegistrationTable {
@@ -41,6 +46,8 @@ pub(crate) struct RegistrationTable {
     /// Revisions of values that cannot be read, of keys without a record.
     unreadable: BTreeMap<String, u64>,
     last_number: u64,
+    /// Key of the refused change that was tried again last; empty: none.
+    last_retry: String,
     /// Whether the table has everything that the bucket has.
     is_current: bool,
 }
@@ -95,6 +102,7 @@ impl RegistrationTable {
             deletions: BTreeSet::new(),
             unreadable: BTreeMap::new(),
             last_number: 0,
+            last_retry: String::new(),
             is_current: false,
         }
     }
@@ -308,13 +316,17 @@ impl RegistrationTable {
         }
     }
 
-    /// Has registrations tried again whose refusal may be over.
+    /// Has changes tried again whose refusal may be over: at most [`MOST_RETRIES`], in turn.
     pub(crate) fn retry_refused(&mut self) {
-        for (key, record) in &mut self.records {
-            if record.retry_refused() {
-                self.unapplied.insert(key.clone());
-            }
-        }
+        let behind = (Bound::Excluded(self.last_retry.as_str()), Bound::Unbounded);
+        let records = self.records.range_mut::<str, _>(behind);
+        let refused = records.filter_map(|(key, it)| it.retry_refused().then(|| key.clone()));
+        let keys: Vec<String> = refused.take(MOST_RETRIES).collect();
+        // The next turn begins at the first one if this was the last.
+        let has_more = keys.len() == MOST_RETRIES;
+        let last = keys.last().filter(|_| has_more);
+        self.last_retry = last.cloned().unwrap_or_default();
+        self.unapplied.extend(keys);
     }
 
     /// Returns the writes that are to be made now. A write that finds another revision than it

@@ -255,12 +255,19 @@ impl Record {
         }
     }
 
-    /// Has a registration tried again whose refusal may be over; returns whether there is one.
+    /// Has a registration or removal tried again whose refusal may be over; returns whether there
+    /// is one.
     pub(super) fn retry_refused(&mut self) -> bool {
+        let wanted = self.in_force().registration;
+        if is_same(wanted.as_ref(), self.present.registration.as_ref()) {
+            // The refused change was taken back.
+            self.refused = None;
+        }
         let Some(refused) = &mut self.refused else {
             return false;
         };
-        refused.retry = matches!(refused.reason, Refusal::Configured | Refusal::TooMany);
+        // An address stays forbidden; what else is wrong may be corrected in this router's file.
+        refused.retry = refused.reason != Refusal::Forbidden;
         refused.retry
     }
 

@@ -124,6 +124,13 @@ impl Replica {
         true
     }
 
+    /// Reads one event without applying it.
+    fn read_only(&mut self, bucket: &FakeBucket) {
+        self.read += 1;
+        let event = &bucket.history[self.read - 1];
+        self.observe(event, self.read as u64, at(0));
+    }
+
     /// Applies the changes, or refuses their registrations; returns the number of new refusals.
     fn apply(&mut self, refusal: Option<Refusal>) -> usize {
         let mut refused = 0;
@@ -763,4 +770,92 @@ fn a_lease_that_ends_while_the_worker_is_drained_removes_it() {
     settle(&mut replicas, &mut bucket, at(11));
     assert_eq!(urls(&mut replicas), vec![None; 3]);
     assert_eq!(bucket.last_value("w"), None);
+}
+
+/// Three replicas with a worker that the second one refuses for this reason.
+fn refusing(reason: Refusal, bucket: &mut FakeBucket) -> Vec<Replica> {
+    let mut replicas = three(bucket);
+    replicas[0].register(at(0), "http://1", None);
+    replicas[0].write(bucket);
+    replicas[1].read_only(bucket);
+    assert_eq!(replicas[1].apply(Some(reason)), 1);
+    replicas
+}
+
+#[test]
+fn every_refusal_is_tried_again_but_that_of_a_forbidden_address() {
+    for (reason, is_used) in [
+        (Refusal::Configured, true),
+        (Refusal::BadEntry, true),
+        (Refusal::TooMany, true),
+        (Refusal::Forbidden, false),
+    ] {
+        let mut bucket = FakeBucket::default();
+        let refusing = &mut refusing(reason, &mut bucket)[1];
+        refusing.apply(None);
+        assert_eq!(refusing.url(), None, "{reason:?}: not before its time");
+        refusing.table.retry_refused();
+        refusing.apply(None);
+        assert_eq!(refusing.url().is_some(), is_used, "{reason:?}");
+    }
+}
+
+#[test]
+fn a_refused_removal_is_tried_again_unless_the_worker_registers_again() {
+    for registers_again in [false, true] {
+        let mut bucket = FakeBucket::default();
+        let mut replicas = three(&bucket);
+        replicas[0].register(at(0), "http://1", None);
+        settle(&mut replicas, &mut bucket, at(0));
+        replicas[0].unregister();
+        replicas[0].write(&mut bucket);
+        replicas[1].read_only(&bucket);
+        assert_eq!(replicas[1].apply(Some(Refusal::BadEntry)), 1);
+        assert!(replicas[1].url().is_some());
+        assert_eq!(replicas[1].table.counts().refused, 1);
+        if registers_again {
+            replicas[0].register(at(0), "http://1", None);
+            settle(&mut replicas, &mut bucket, at(0));
+        }
+        replicas[1].table.retry_refused();
+        replicas[1].apply(None);
+        assert_eq!(replicas[1].url().is_some(), registers_again);
+        assert_eq!(replicas[1].table.counts().refused, 0);
+    }
+}
+
+#[test]
+fn many_refusals_are_tried_again_in_turn() {
+    let mut table = RegistrationTable::new("a".into());
+    let refused = MOST_RETRIES + 10;
+    for number in 0..refused {
+        let name = format!("w{number}");
+        let value = WorkerValue {
+            name: name.clone(),
+            worker: SharedWorker {
+                registration: Some(registration("http://1", None)),
+                drained: false,
+            },
+            renewal: 1,
+            writer: "b".to_owned(),
+            change: 1,
+        };
+        let revision = number as u64 + 1;
+        table
+            .observe(at(0), &name, (&value.encode(), revision))
+            .unwrap();
+    }
+    let mut refuse = |table: &mut RegistrationTable| {
+        let changes = table.changes();
+        let count = changes.len();
+        for change in changes {
+            table.applied(change, Err(Refusal::BadEntry));
+        }
+        count
+    };
+    assert_eq!(refuse(&mut table), refused);
+    for count in [MOST_RETRIES, 10, MOST_RETRIES] {
+        table.retry_refused();
+        assert_eq!(refuse(&mut table), count);
+    }
 }
