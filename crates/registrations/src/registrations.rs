@@ -173,7 +173,7 @@ impl Registrations {
         }
     }
 
-    /// Returns the names of the drained workers.
+    /// Returns the names of the workers that this router has drained.
     pub fn drained(&self) -> Vec<String> {
         self.table.lock().drained()
     }
@@ -240,6 +240,14 @@ impl Registrations {
 
     pub(crate) fn has_changes(&self) -> bool {
         self.table.lock().has_changes()
+    }
+
+    pub(crate) fn repeat_changes(&self) {
+        self.table.lock().repeat_changes();
+    }
+
+    pub(crate) fn has_lost_write(&self) -> bool {
+        self.table.lock().has_lost_write(self.clock.run_time())
     }
 
     pub(crate) fn is_current(&self) -> bool {

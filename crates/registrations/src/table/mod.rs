@@ -352,6 +352,16 @@ impl RegistrationTable {
         writes
     }
 
+    /// Returns whether the bucket does not show a write that was made long ago.
+    pub(crate) fn has_lost_write(&self, now: Moment) -> bool {
+        self.records.values().any(|record| record.is_overdue(now))
+    }
+
+    /// Has all changes that were not answered made again.
+    pub(crate) fn repeat_changes(&mut self) {
+        self.unapplied.extend(self.records.keys().cloned());
+    }
+
     /// Returns whether this router may have to change its workers.
     pub(crate) fn has_changes(&self) -> bool {
         !self.unapplied.is_empty()

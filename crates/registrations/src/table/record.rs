@@ -1,5 +1,7 @@
 //! One worker in the table.
 
+use std::time::Duration;
+
 use kv_blocks::Moment;
 
 use crate::{
@@ -9,6 +11,9 @@ use crate::{
     table::KeyWrite,
     value::WorkerValue,
 };
+
+/// Time after which a write that the bucket does not show counts as lost.
+const LONGEST_WRITE: Duration = Duration::from_secs(10);
 
 /// A value of the bucket with its revision.
 #[derive(Clone, Debug, Default)]
@@ -92,10 +97,10 @@ impl Record {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// Returns whether the bucket has not shown a change that was written before `limit`.
-    pub(super) fn is_overdue(&self, limit: Moment) -> bool {
+    /// Returns whether the bucket does not show a change that was written long ago.
+    pub(super) fn is_overdue(&self, now: Moment) -> bool {
         let sent_at = self.pending.as_ref().and_then(|pending| pending.sent_at);
-        sent_at.is_some_and(|sent_at| sent_at <= limit)
+        sent_at.is_some_and(|sent_at| sent_at + LONGEST_WRITE <= now)
     }
 
     /// Takes a value that the bucket has now.

@@ -859,3 +859,39 @@ fn many_refusals_are_tried_again_in_turn() {
         assert_eq!(refuse(&mut table), count);
     }
 }
+
+#[test]
+fn a_write_that_the_bucket_does_not_show_for_long_is_lost_and_made_again() {
+    let mut bucket = FakeBucket::default();
+    let mut replica = Replica::connected("a", &bucket, at(0));
+    replica.register(at(0), "http://1", None);
+    assert_eq!(replica.table.writes(at(100)).len(), 1, "it gets nowhere");
+    assert!(!replica.table.has_lost_write(at(109)));
+    assert!(replica.table.has_lost_write(at(110)));
+    replica.table.disconnected();
+    assert!(!replica.table.has_lost_write(at(110)));
+    replica.connect(&bucket, at(111));
+    let mut all = [replica];
+    settle(&mut all, &mut bucket, at(111));
+    assert_eq!(bucket.last_value("w"), Some(1));
+    assert!(!all[0].table.has_lost_write(at(1_000)));
+}
+
+#[test]
+fn changes_that_were_not_answered_come_again() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", None);
+    replicas[0].write(&mut bucket);
+    replicas[1].read_only(&bucket);
+    assert_eq!(
+        replicas[1].table.changes().len(),
+        1,
+        "whoever takes it panics"
+    );
+    assert!(!replicas[1].table.has_changes());
+    replicas[1].table.repeat_changes();
+    assert!(replicas[1].table.has_changes());
+    replicas[1].apply(None);
+    assert_eq!(replicas[1].url().unwrap(), "http://1");
+}

@@ -138,13 +138,16 @@ impl RegistrationSink for ReplicaSink {
         }
     }
 
-    fn drain(&self, workers: &[String]) {
-        let fleet = &self.0.parts.fleet;
+    fn drain(&self, registrations: &Registrations) {
+        let live = &*self.0;
+        // Under the lock, so that no resume comes between.
+        let _state = live.state.lock();
+        let fleet = &live.parts.fleet;
         let snapshot = fleet.snapshot();
-        for name in workers {
-            let worker = snapshot.worker_named(name);
+        for name in registrations.drained() {
+            let worker = snapshot.worker_named(&name);
             if worker.is_some_and(|it| it.health.state != WorkerState::Draining) {
-                fleet.drain(name, true);
+                fleet.drain(&name, true);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use contract_id::contract;
 use event_log::LogNames;
-use nats_client::{Bucket, BucketConfig, Storage};
+use nats_client::{Bucket, BucketConfig, JetStream, Storage};
 use serde_json::{Value, json};
 
 use crate::{
@@ -359,4 +359,30 @@ fn a_value_that_a_router_cannot_use_is_a_warning_and_a_count_and_changes_nothing
     let reply = call(&one, "POST", "/admin/workers", &too_large);
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert!(reply.text().contains("share at most"), "{}", reply.text());
+}
+
+#[test]
+fn a_bucket_that_was_deleted_is_made_again_with_what_the_routers_know() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let (own, new) = (engine(), engine());
+    let (a, b) = (router(&server, &own), router(&server, &own));
+    assert_eq!(register(&a, "w", &new).status, 201);
+    drain(&b, "own", "drain");
+    until(&[&a, &b], "own=draining w=ready");
+    for router in [&a, &b] {
+        until_written(router);
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let connection = server.dialer().open().await.unwrap();
+        let jetstream = JetStream::new(connection.client.clone());
+        let names = LogNames::new("warmroute-kv", "warmroute", "router").unwrap();
+        let bucket = format!("KV_{}", names.bucket("workers"));
+        jetstream.delete_stream(&bucket).await.unwrap();
+    });
+    let late = router(&server, &own);
+    until(&[&a, &b, &late], "own=draining w=ready");
+    drain(&late, "own", "resume");
+    until(&[&a, &b, &late], "own=ready w=ready");
 }
