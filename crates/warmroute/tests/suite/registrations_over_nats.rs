@@ -24,11 +24,15 @@ fn router(server: &NatsServer, own: &Program) -> Program {
 }
 
 fn router_with(server: &NatsServer, own: &Program, flags: &[&str]) -> Program {
+    router_before(server, &[format!("own={}", own.url())], flags)
+}
+
+fn router_before(server: &NatsServer, workers: &[String], flags: &[&str]) -> Program {
     let settings = format!(
         "replicas: {{mode: nats, nats: {{url: \"{}\"}}}}\n",
         server.url()
     );
-    Program::serve_with(&settings, &[format!("own={}", own.url())], flags)
+    Program::serve_with(&settings, workers, flags)
 }
 
 fn call(router: &Program, method: &str, path: &str, body: &Value) -> RawReply {
@@ -385,4 +389,55 @@ fn a_bucket_that_was_deleted_is_made_again_with_what_the_routers_know() {
     until(&[&a, &b, &late], "own=draining w=ready");
     drain(&late, "own", "resume");
     until(&[&a, &b, &late], "own=ready w=ready");
+}
+
+#[test]
+fn the_drain_of_a_worker_that_is_gone_ends_with_resume_or_delete_at_any_router() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let (own, new) = (engine(), engine());
+    for (method, path) in [
+        ("POST", "/admin/workers/gone/resume"),
+        ("DELETE", "/admin/workers/gone"),
+    ] {
+        let gone = format!("gone={}", new.url());
+        let both = [format!("own={}", own.url()), gone];
+        let mut with_it = router_before(&server, &both, &[]);
+        drain(&with_it, "gone", "drain");
+        until_written(&with_it);
+        with_it.kill();
+        let a = router(&server, &own);
+        until(&[&a], "own=ready");
+        let drained = || a.metric("warmroute_shared_workers", "state=\"drained\"");
+        eventually("the drain", || (drained() == 1.0).then_some(()));
+        let ended = call(&a, method, path, &json!({}));
+        assert_eq!(ended.status, 200, "{method}: {}", ended.text());
+        assert_eq!(ended.json()["state"], "removed");
+        assert_eq!(drained(), 0.0);
+        until_written(&a);
+        let again = router_before(&server, &both, &[]);
+        until(&[&again], "gone=ready own=ready");
+        let unknown = call(&a, "POST", "/admin/workers/gone/resume", &json!({}));
+        assert_eq!(unknown.status, 404, "{method}: {}", unknown.text());
+    }
+}
+
+#[test]
+fn the_removal_of_a_worker_of_the_file_leaves_the_registration_of_that_name_and_its_drain() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let (own, new) = (engine(), engine());
+    let with_own = router(&server, &own);
+    let other = router_before(&server, &[format!("other={}", own.url())], &[]);
+    assert_eq!(register(&other, "own", &new).status, 201);
+    drain(&with_own, "own", "drain");
+    until(&[&with_own], "own=draining");
+    until(&[&other], "other=ready own=draining");
+    let removed = call(&with_own, "DELETE", "/admin/workers/own", &json!({}));
+    assert_eq!(removed.status, 200, "{}", removed.text());
+    until_written(&with_own);
+    // One that starts reads the bucket.
+    let late = router_before(&server, &[format!("other={}", own.url())], &[]);
+    until(&[&other, &late], "other=ready own=draining");
+    until(&[&with_own], "");
 }
