@@ -269,6 +269,7 @@ impl RegistrationTable {
     ) -> Result<(), ObservationError> {
         if let Some(record) = self.records.get_mut(key) {
             record.is_reported = true;
+            record.has_unseen_write = false;
             if let Some(pending) = &mut record.pending {
                 pending.sent_at = None;
             }

@@ -46,6 +46,8 @@ pub(super) struct Record {
     pub(super) until: Option<Moment>,
     /// Whether the key was reported since the bucket is being read.
     pub(super) is_reported: bool,
+    /// Whether the bucket may have more of this router's changes than it has shown.
+    pub(super) has_unseen_write: bool,
     refused: Option<RefusedRegistration>,
 }
 
@@ -112,6 +114,7 @@ impl Record {
                     || seen.worker.registration != value.worker.registration
             });
         self.is_reported = true;
+        self.has_unseen_write = false;
         self.name = value.name;
         self.seen = Some(SeenValue {
             revision,
@@ -130,6 +133,7 @@ impl Record {
     /// Takes the deletion of the key.
     pub(super) fn observe_deletion(&mut self) {
         self.is_reported = true;
+        self.has_unseen_write = false;
         let was_registered = self.seen_worker().registration.is_some();
         self.seen = None;
         if let Some(mut pending) = self.pending.take() {
@@ -154,6 +158,7 @@ impl Record {
     /// Takes note that the bucket has neither a value nor a deletion of the key: it is another
     /// bucket than before.
     pub(super) fn observe_absence(&mut self, number: u64) {
+        self.has_unseen_write = false;
         let Some(SeenValue { worker, .. }) = self.seen.take() else {
             return;
         };
@@ -192,15 +197,19 @@ impl Record {
         let sets_registration = pending.kind.sets_registration();
         let is_call = matches!(pending.kind, PendingKind::Call(_));
         let renews = is_call && sets_registration && worker.lease().is_some();
-        if worker == before && !renews {
+        // What is unseen may differ from `before`, as after a drain and a resume at once.
+        if worker == before && !renews && !self.has_unseen_write {
             self.pending = None;
             return None;
         }
         pending.sent_at = Some(now);
+        self.has_unseen_write = true;
         let key = key.to_owned();
         let (revision, renewal) = seen.unzip();
         Some(match revision {
             Some(revision) if worker.is_empty() => KeyWrite::Delete { key, revision },
+            // There is nothing to delete until the bucket shows what is on its way.
+            None if worker.is_empty() => return None,
             _ => KeyWrite::Put {
                 key,
                 revision,

@@ -845,7 +845,7 @@ fn many_refusals_are_tried_again_in_turn() {
             .observe(at(0), &name, (&value.encode(), revision))
             .unwrap();
     }
-    let mut refuse = |table: &mut RegistrationTable| {
+    let refuse = |table: &mut RegistrationTable| {
         let changes = table.changes();
         let count = changes.len();
         for change in changes {
@@ -894,4 +894,39 @@ fn changes_that_were_not_answered_come_again() {
     assert!(replicas[1].table.has_changes());
     replicas[1].apply(None);
     assert_eq!(replicas[1].url().unwrap(), "http://1");
+}
+
+#[test]
+fn a_call_that_takes_back_one_on_its_way_counts() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].drain(true);
+    replicas[0].write(&mut bucket);
+    replicas[0].drain(false);
+    settle(&mut replicas, &mut bucket, at(0));
+    assert_eq!(drains(&mut replicas), [false; 3]);
+    assert_eq!(bucket.last_value("w"), None);
+
+    let take_back: [fn(&mut Replica, &mut FakeBucket); 2] = [
+        |replica, bucket| {
+            replica.drain(true);
+            replica.write(bucket);
+            replica.drain(false);
+        },
+        |replica, bucket| {
+            replica.unregister();
+            replica.write(bucket);
+            replica.register(at(0), "http://1", None);
+        },
+    ];
+    for calls in take_back {
+        let mut bucket = FakeBucket::default();
+        let mut replicas = three(&bucket);
+        replicas[0].register(at(0), "http://1", None);
+        settle(&mut replicas, &mut bucket, at(0));
+        calls(&mut replicas[0], &mut bucket);
+        settle(&mut replicas, &mut bucket, at(0));
+        assert_eq!(urls(&mut replicas), vec![Some("http://1".to_owned()); 3]);
+        assert_eq!(drains(&mut replicas), [false; 3]);
+    }
 }
