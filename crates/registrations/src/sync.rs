@@ -61,7 +61,9 @@ pub struct RegistrationSync {
 impl RegistrationSync {
     /// Follows and writes until it is dropped.
     pub async fn run(&self, sink: Arc<dyn RegistrationSink>) {
-        tokio::join!(self.follow_connections(&sink), self.tick(&sink));
+        // Its state is large: requests to the server, and a batch of writes.
+        let follow = Box::pin(self.follow_connections(&sink));
+        tokio::join!(follow, self.tick(&sink));
     }
 
     /// Ends leases and applies changes also while the bucket is away.
