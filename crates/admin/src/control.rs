@@ -62,7 +62,8 @@ pub trait Control: fmt::Debug + Send + Sync {
     ///
     /// Another part of the configuration needs it, and nothing changed.
     fn remove_worker(&self, name: &str) -> Result<bool, WorkerRejection>;
-    /// Drains a worker or resumes it; `false`: there is none of that name.
+    /// Drains a worker or resumes it; `false`: there is none of that name. The resume of a worker
+    /// that is gone ends a drain that replicas share.
     fn drain_worker(&self, name: &str, drain: DrainRequest) -> bool;
 }
 

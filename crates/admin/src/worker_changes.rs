@@ -149,14 +149,7 @@ pub(crate) async fn remove(
         Err(refused) => return rejected(refused),
     }
     // The worker is absent because an earlier call removed it.
-    let gone = || WorkerRemoval {
-        name,
-        state: "removed".into(),
-        in_flight: 0,
-        safe_to_remove: true,
-        warm_tokens_lost: 0,
-    };
-    response::json(&worker.unwrap_or_else(gone))
+    response::json(&worker.unwrap_or_else(|| absent(name)))
 }
 
 pub(crate) async fn drain(
@@ -183,9 +176,23 @@ async fn drained(
     let named = name.clone();
     let is_known = run_blocking(control, move |control| control.drain_worker(&named, drain)).await;
     let snapshot = workers.fleet.snapshot();
-    match snapshot.worker_named(&name).filter(|_| is_known) {
-        Some(worker) => response::json(&removal(workers, worker, worker.health.state)),
-        None => response::error(&workers::not_found(&name)),
+    if !is_known {
+        return response::error(&workers::not_found(&name));
+    }
+    let worker = snapshot.worker_named(&name);
+    let worker = worker.map(|worker| removal(workers, worker, worker.health.state));
+    // The drain of a worker that is gone may have been resumed.
+    response::json(&worker.unwrap_or_else(|| absent(name)))
+}
+
+/// Returns what is said of a worker that this router does not have.
+fn absent(name: String) -> WorkerRemoval {
+    WorkerRemoval {
+        name,
+        state: "removed".into(),
+        in_flight: 0,
+        safe_to_remove: true,
+        warm_tokens_lost: 0,
     }
 }
 

@@ -69,6 +69,10 @@ pub enum KeyChange {
 /// The changes of a bucket from its present values on.
 #[derive(Debug)]
 pub struct KeyWatch {
+    jetstream: JetStream,
+    stream: String,
+    /// The name of its consumer at the server.
+    consumer: String,
     subscriber: Subscriber,
     prefix: String,
     expected: u64,
@@ -240,6 +244,9 @@ impl Bucket {
             .push_to(&self.stream(), &subject, &inbox, true)
             .await?;
         Ok(KeyWatch {
+            jetstream: self.jetstream.clone(),
+            stream: self.stream(),
+            consumer: made.name,
             subscriber,
             prefix: self.subject(""),
             expected: 1,
@@ -249,6 +256,14 @@ impl Bucket {
 }
 
 impl KeyWatch {
+    /// Checks whether the server still has the watch. A bucket that was deleted ends it, and
+    /// [`Self::next`] would wait for ever.
+    pub async fn check(&self) -> Result<(), JetStreamError> {
+        let (stream, consumer) = (&self.stream, &self.consumer);
+        self.jetstream.consumer_info(stream, consumer).await?;
+        Ok(())
+    }
+
     /// Returns the next change; `None`: the connection is over or a change was lost, and the watch
     /// must be started anew. Cancel-safe.
     pub async fn next(&mut self) -> Option<KeyChange> {

@@ -102,11 +102,11 @@ impl Registrations {
         self.called(name, registered);
     }
 
-    /// Removes a worker from all replicas; returns whether it was registered with any.
+    /// Removes a worker from all replicas, or its drain; returns whether they knew it.
     pub fn unregister(&self, name: &str) -> bool {
-        let was_registered = self.table.lock().unregister(name);
+        let was_known = self.table.lock().unregister(name);
         self.changed.notify_one();
-        was_registered
+        was_known
     }
 
     /// Drains or resumes a worker at all replicas.
@@ -131,7 +131,14 @@ impl Registrations {
 
     /// Returns whether a worker is registered with any replica.
     pub fn is_registered(&self, name: &str) -> bool {
-        self.table.lock().is_registered(name)
+        let worker = self.table.lock().in_force(name);
+        worker.is_some_and(|worker| worker.registration.is_some())
+    }
+
+    /// Returns whether operators drained a worker, also one that no replica has.
+    pub fn is_drained(&self, name: &str) -> bool {
+        let worker = self.table.lock().in_force(name);
+        worker.is_some_and(|worker| worker.drained)
     }
 
     /// Returns the changes that this router has to make to its workers.
@@ -142,20 +149,31 @@ impl Registrations {
     /// Records what this router made of a change.
     pub fn applied(&self, change: WorkerChange, outcome: Result<(), RegistrationRefusal>) {
         let name = change.name.clone();
+        let is_removal = change.wanted.registration.is_none();
         let reason = outcome.as_ref().map_err(|refusal| refusal.reason).copied();
         let is_new = self.table.lock().applied(change, reason);
         if let (Err(RegistrationRefusal { reason, detail }), true) = (outcome, is_new) {
             self.count(reason);
-            tracing::warn!(
-                worker = name,
-                reason = reason.as_str(),
-                detail,
-                "a worker that is registered with the replicas is not used here"
-            );
+            let reason = reason.as_str();
+            if is_removal {
+                tracing::warn!(
+                    worker = name,
+                    reason,
+                    detail,
+                    "a worker that the replicas removed stays here: its removal is tried again"
+                );
+            } else {
+                tracing::warn!(
+                    worker = name,
+                    reason,
+                    detail,
+                    "a worker that is registered with the replicas is not used here"
+                );
+            }
         }
     }
 
-    /// Returns the names of the drained workers.
+    /// Returns the names of the workers that this router has drained.
     pub fn drained(&self) -> Vec<String> {
         self.table.lock().drained()
     }
@@ -224,21 +242,29 @@ impl Registrations {
         self.table.lock().has_changes()
     }
 
+    pub(crate) fn repeat_changes(&self) {
+        self.table.lock().repeat_changes();
+    }
+
+    pub(crate) fn has_lost_write(&self) -> bool {
+        self.table.lock().has_lost_write(self.clock.run_time())
+    }
+
     pub(crate) fn is_current(&self) -> bool {
         self.table.lock().is_current()
     }
 
     pub(crate) fn writes(&self) -> Vec<KeyWrite> {
-        self.table.lock().writes()
+        self.table.lock().writes(self.clock.run_time())
     }
 }
 
-/// Which registrations are tried again.
+/// Which refused changes are tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     Nothing,
     Refused,
 }
 
-/// Interval at which refused registrations are tried again.
+/// Interval at which refused changes are tried again.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(10);

@@ -4,7 +4,8 @@ use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream};
 use nats_client::{
-    Bucket, BucketConfig, Client, JetStreamError, KeyChange, SharedConnection, Storage, backoff,
+    Bucket, BucketConfig, Client, JetStreamError, KeyChange, KeyWatch, SharedConnection, Storage,
+    backoff,
 };
 use tokio::{
     sync::watch,
@@ -28,8 +29,22 @@ const BATCH: usize = 1024;
 pub trait RegistrationSink: fmt::Debug + Send + Sync {
     /// Makes the changes that [`Registrations::changes`] has. It may block.
     fn apply(&self, registrations: &Registrations);
-    /// Drains those of these workers that are not: a worker may have come after its drain.
-    fn drain(&self, workers: &[String]);
+    /// Drains those of [`Registrations::drained`] that are not: a worker may have come after its
+    /// drain. It may block.
+    fn drain(&self, registrations: &Registrations);
+}
+
+/// Why the bucket is read again.
+#[derive(Debug, thiserror::Error)]
+enum SyncError {
+    #[error(transparent)]
+    JetStream(#[from] JetStreamError),
+    #[error("a change of the bucket was lost")]
+    LostChange,
+    #[error("the bucket does not show what was written to it")]
+    LostWrite,
+    #[error("changes were not applied: {0}")]
+    NotApplied(String),
 }
 
 /// Keeps this router and the bucket equal.
@@ -46,7 +61,9 @@ pub struct RegistrationSync {
 impl RegistrationSync {
     /// Follows and writes until it is dropped.
     pub async fn run(&self, sink: Arc<dyn RegistrationSink>) {
-        tokio::join!(self.follow_connections(&sink), self.tick(&sink));
+        // Its state is large: requests to the server, and a batch of writes.
+        let follow = Box::pin(self.follow_connections(&sink));
+        tokio::join!(follow, self.tick(&sink));
     }
 
     /// Ends leases and applies changes also while the bucket is away.
@@ -62,22 +79,39 @@ impl RegistrationSync {
                 since_retry = Duration::ZERO;
                 retry = Retry::Refused;
             }
-            if self.registrations.tick(retry) {
-                self.apply(sink).await;
+            if self.registrations.tick(retry)
+                && let Err(error) = self.apply(sink).await
+            {
+                tracing::error!(%error, "the replicas' workers are applied again");
             }
-            let drained = self.registrations.drained();
-            if !drained.is_empty() {
-                sink.drain(&drained);
+            if !self.registrations.drained().is_empty() {
+                let drained = self.call(sink, |sink, registrations| sink.drain(registrations));
+                if let Err(error) = drained.await {
+                    tracing::error!(%error, "the replicas' drains are applied again");
+                }
             }
         }
     }
 
-    async fn apply(&self, sink: &Arc<dyn RegistrationSink>) {
-        let (registrations, sink) = (Arc::clone(&self.registrations), Arc::clone(sink));
-        let applied = runtime::spawn_blocking(move || sink.apply(&registrations)).await;
-        if let Err(error) = applied {
-            tracing::error!(%error, "changes of the replicas' workers were not applied");
+    async fn apply(&self, sink: &Arc<dyn RegistrationSink>) -> Result<(), SyncError> {
+        let applied = self.call(sink, |sink, registrations| sink.apply(registrations));
+        let applied = applied.await;
+        if applied.is_err() {
+            // Those that were taken and not answered.
+            self.registrations.repeat_changes();
         }
+        applied
+    }
+
+    /// Calls the sink on a thread that may block.
+    async fn call(
+        &self,
+        sink: &Arc<dyn RegistrationSink>,
+        call: fn(&dyn RegistrationSink, &Registrations),
+    ) -> Result<(), SyncError> {
+        let (registrations, sink) = (Arc::clone(&self.registrations), Arc::clone(sink));
+        let called = runtime::spawn_blocking(move || call(&*sink, &registrations)).await;
+        called.map_err(|error| SyncError::NotApplied(error.to_string()))
     }
 
     async fn follow_connections(&self, sink: &Arc<dyn RegistrationSink>) {
@@ -114,7 +148,7 @@ impl RegistrationSync {
         &self,
         sink: &Arc<dyn RegistrationSink>,
         client: &Client,
-    ) -> Result<Infallible, JetStreamError> {
+    ) -> Result<Infallible, SyncError> {
         let config = BucketConfig {
             name: self.bucket.clone(),
             max_age: None,
@@ -124,10 +158,13 @@ impl RegistrationSync {
         let bucket = Bucket::open(client, &config).await?;
         let mut changes = bucket.watch().await?;
         self.registrations.begin_read();
+        let mut checks = interval(RETRY_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 change = changes.next() => self.observe(change)?,
                 () = self.registrations.changed.notified() => {}
+                _ = checks.tick() => self.check(&changes).await?,
             }
             for _ in 0..BATCH {
                 match changes.next().now_or_never() {
@@ -139,7 +176,7 @@ impl RegistrationSync {
                 continue;
             }
             if self.registrations.has_changes() {
-                self.apply(sink).await;
+                self.apply(sink).await?;
             }
             self.registrations.first_read.send_replace(true);
             let writes = self.registrations.writes();
@@ -152,14 +189,17 @@ impl RegistrationSync {
         }
     }
 
-    fn observe(&self, change: Option<KeyChange>) -> Result<(), JetStreamError> {
+    /// Checks whether changes of the bucket still arrive.
+    async fn check(&self, watch: &KeyWatch) -> Result<(), SyncError> {
+        if self.registrations.has_lost_write() {
+            return Err(SyncError::LostWrite);
+        }
+        Ok(watch.check().await?)
+    }
+
+    fn observe(&self, change: Option<KeyChange>) -> Result<(), SyncError> {
         match change {
-            None => {
-                return Err(JetStreamError::NoAnswer {
-                    subject: "the keys of the workers".to_owned(),
-                    reason: "a change was lost".to_owned(),
-                });
-            }
+            None => return Err(SyncError::LostChange),
             Some(KeyChange::Current) => self.registrations.end_read(),
             Some(KeyChange::Put {
                 key,

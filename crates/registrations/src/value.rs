@@ -20,6 +20,8 @@ const LONGEST_LEASE: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct WorkerValue {
     pub(crate) name: String,
     pub(crate) worker: SharedWorker,
+    /// The number of registrations and renewals so far: a lease begins anew when it changes.
+    pub(crate) renewal: u64,
     /// The replica that wrote it.
     pub(crate) writer: String,
     /// The number of the change, as its writer counts.
@@ -54,6 +56,8 @@ struct Form1 {
     lease_ms: Option<u64>,
     #[serde(default)]
     drained: bool,
+    #[serde(default)]
+    renewal: u64,
     writer: String,
     change: u64,
 }
@@ -68,6 +72,7 @@ impl WorkerValue {
             entry: registration.map(|registration| (*registration.entry).clone()),
             lease_ms: lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)),
             drained: self.worker.drained,
+            renewal: self.renewal,
             writer: self.writer.clone(),
             change: self.change,
         };
@@ -110,6 +115,7 @@ impl WorkerValue {
                 registration,
                 drained: form.drained,
             },
+            renewal: form.renewal,
             writer: form.writer,
             change: form.change,
         })
@@ -133,6 +139,7 @@ mod tests {
                 }),
                 drained: true,
             },
+            renewal: 3,
             writer: "ab".to_owned(),
             change: 7,
         }

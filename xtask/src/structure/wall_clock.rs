@@ -10,6 +10,7 @@ const PARTS: [&str; 7] = [
     "crates/event-log/",
     "crates/kv-index/",
     "crates/nats-client/",
+    "crates/registrations/",
     "crates/replicas/",
     "crates/routing/",
     "crates/warmroute/src/index_snapshot/",

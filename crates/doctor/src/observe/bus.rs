@@ -122,7 +122,7 @@ fn subjects(settings: &Settings) -> Vec<(String, String)> {
     if let Ok(names) = LogNames::new(stream, &replicas.namespace, &replicas.component) {
         let log = names.subjects().replace('>', PROBE);
         subjects.push((log, format!("{stream}.>")));
-        for purpose in ["replicas", "owners", "state", "locks"] {
+        for purpose in ["replicas", "owners", "workers", "state", "locks"] {
             let subject = format!("$KV.{}.{PROBE}", names.bucket(purpose));
             subjects.push((subject, "$KV.>".to_owned()));
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nats_client::{Bucket, BucketConfig, Client, KeyChange, Storage};
+use nats_client::{Bucket, BucketConfig, Client, JetStream, KeyChange, Storage};
 
 use super::{connect, nats_server::NatsServer};
 
@@ -111,4 +111,17 @@ async fn a_forgotten_deletion_is_reported_to_nobody_and_the_key_can_be_created_a
     // A late one leaves the new value.
     bucket.forget_deletion(revision + 1).await.unwrap();
     assert_eq!(bucket.get("a").await.unwrap().unwrap().value, b"2");
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_its_bucket() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let connection = connect(&server).await;
+    let bucket = bucket(&connection.client, None).await;
+    let watch = bucket.watch().await.unwrap();
+    watch.check().await.unwrap();
+    let jetstream = JetStream::new(connection.client.clone());
+    jetstream.delete_stream("KV_leases").await.unwrap();
+    assert!(watch.check().await.unwrap_err().is_missing());
 }

@@ -7,6 +7,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -26,6 +27,10 @@ const MOST_WORKERS: usize = 4096;
 /// for one that the bucket lost, and write it again.
 const MOST_DELETIONS: usize = 4096;
 
+/// Most refused changes that are tried again together: each one is checked with the whole
+/// configuration.
+const MOST_RETRIES: usize = 64;
+
 /// The workers that the replicas share.
 #[derive(Debug)]
 pub(crate) struct RegistrationTable {
@@ -41,6 +46,8 @@ pub(crate) struct RegistrationTable {
     /// Revisions of values that cannot be read, of keys without a record.
     unreadable: BTreeMap<String, u64>,
     last_number: u64,
+    /// Key of the refused change that was tried again last; empty: none.
+    last_retry: String,
     /// Whether the table has everything that the bucket has.
     is_current: bool,
 }
@@ -95,6 +102,7 @@ impl RegistrationTable {
             deletions: BTreeSet::new(),
             unreadable: BTreeMap::new(),
             last_number: 0,
+            last_retry: String::new(),
             is_current: false,
         }
     }
@@ -106,33 +114,27 @@ impl RegistrationTable {
         name: &str,
         registration: Registration,
     ) -> Result<(), TableFull> {
-        let call = WorkerCall {
-            registration: Some(Some(registration)),
-            drained: None,
-        };
-        self.call(name, call)?;
+        self.call(name, |number| WorkerCall::register(registration, number))?;
         self.change(&subject_token(name), |record| record.begin_lease(now));
         Ok(())
     }
 
-    /// Removes a registration that this router no longer has; returns whether there was one.
+    /// Removes a worker that this router no longer has, also if it is only drained; returns whether
+    /// there was one.
     pub(crate) fn unregister(&mut self, name: &str) -> bool {
-        let is_known = self.is_registered(name);
+        let is_known = self.in_force(name).is_some_and(|worker| !worker.is_empty());
         if is_known {
-            let call = WorkerCall::set(SharedWorker::default());
             // The record exists, so there is room.
-            let _ = self.call(name, call);
+            let _ = self.call(name, |number| {
+                WorkerCall::set(SharedWorker::default(), number)
+            });
         }
         is_known
     }
 
     /// Drains or resumes a worker, as this router has already.
     pub(crate) fn set_drained(&mut self, name: &str, drained: bool) -> Result<(), TableFull> {
-        let call = WorkerCall {
-            registration: None,
-            drained: Some(drained),
-        };
-        self.call(name, call)
+        self.call(name, |number| WorkerCall::drain(drained, number))
     }
 
     /// Adds a registration that this router has from before its start.
@@ -153,15 +155,14 @@ impl RegistrationTable {
         Ok(())
     }
 
-    /// Returns whether a worker is registered with any router.
-    pub(crate) fn is_registered(&self, name: &str) -> bool {
-        let record = self.records.get(&subject_token(name));
-        record.is_some_and(|record| record.in_force().registration.is_some())
+    /// Returns what this router goes by; `None`: nothing is known of the worker.
+    pub(crate) fn in_force(&self, name: &str) -> Option<SharedWorker> {
+        self.records.get(&subject_token(name)).map(Record::in_force)
     }
 
-    fn call(&mut self, name: &str, call: WorkerCall) -> Result<(), TableFull> {
+    fn call(&mut self, name: &str, call: impl FnOnce(u64) -> WorkerCall) -> Result<(), TableFull> {
         let number = self.next_number();
-        self.record_named(name)?.call(call, number);
+        self.record_named(name)?.call(call(number), number);
         self.touch(&subject_token(name));
         Ok(())
     }
@@ -178,7 +179,7 @@ impl RegistrationTable {
             // What is to be written replaces it.
             record.seen = Some(SeenValue {
                 revision: *revision,
-                worker: SharedWorker::default(),
+                ..SeenValue::default()
             });
         }
         Ok(record)
@@ -230,7 +231,7 @@ impl RegistrationTable {
         self.is_current = false;
         for (key, record) in &mut self.records {
             if let Some(pending) = &mut record.pending {
-                pending.is_sent = false;
+                pending.sent_at = None;
                 self.unwritten.insert(key.clone());
             }
         }
@@ -268,8 +269,9 @@ impl RegistrationTable {
     ) -> Result<(), ObservationError> {
         if let Some(record) = self.records.get_mut(key) {
             record.is_reported = true;
+            record.has_unseen_write = false;
             if let Some(pending) = &mut record.pending {
-                pending.is_sent = false;
+                pending.sent_at = None;
             }
             let seen = record.seen.get_or_insert_default();
             seen.revision = revision;
@@ -315,18 +317,22 @@ impl RegistrationTable {
         }
     }
 
-    /// Has registrations tried again whose refusal may be over.
+    /// Has changes tried again whose refusal may be over: at most [`MOST_RETRIES`], in turn.
     pub(crate) fn retry_refused(&mut self) {
-        for (key, record) in &mut self.records {
-            if record.retry_refused() {
-                self.unapplied.insert(key.clone());
-            }
-        }
+        let behind = (Bound::Excluded(self.last_retry.as_str()), Bound::Unbounded);
+        let records = self.records.range_mut::<str, _>(behind);
+        let refused = records.filter_map(|(key, it)| it.retry_refused().then(|| key.clone()));
+        let keys: Vec<String> = refused.take(MOST_RETRIES).collect();
+        // The next turn begins at the first one if this was the last.
+        let has_more = keys.len() == MOST_RETRIES;
+        let last = keys.last().filter(|_| has_more);
+        self.last_retry = last.cloned().unwrap_or_default();
+        self.unapplied.extend(keys);
     }
 
     /// Returns the writes that are to be made now. A write that finds another revision than it
     /// states is made again when that revision was observed.
-    pub(crate) fn writes(&mut self) -> Vec<KeyWrite> {
+    pub(crate) fn writes(&mut self, now: Moment) -> Vec<KeyWrite> {
         if !self.is_current {
             return Vec::new();
         }
@@ -335,7 +341,7 @@ impl RegistrationTable {
             let Some(record) = self.records.get_mut(&key) else {
                 continue;
             };
-            writes.extend(record.write(&key, &self.replica));
+            writes.extend(record.write(now, &key, &self.replica));
             if record.is_idle() {
                 self.records.remove(&key);
             }
@@ -345,6 +351,16 @@ impl RegistrationTable {
             writes.extend(oldest.map(|revision| KeyWrite::ForgetDeletion { revision }));
         }
         writes
+    }
+
+    /// Returns whether the bucket does not show a write that was made long ago.
+    pub(crate) fn has_lost_write(&self, now: Moment) -> bool {
+        self.records.values().any(|record| record.is_overdue(now))
+    }
+
+    /// Has all changes that were not answered made again.
+    pub(crate) fn repeat_changes(&mut self) {
+        self.unapplied.extend(self.records.keys().cloned());
     }
 
     /// Returns whether this router may have to change its workers.

@@ -1,5 +1,7 @@
 //! One worker in the table.
 
+use std::time::Duration;
+
 use kv_blocks::Moment;
 
 use crate::{
@@ -10,11 +12,16 @@ use crate::{
     value::WorkerValue,
 };
 
+/// Time after which a write that the bucket does not show counts as lost.
+const LONGEST_WRITE: Duration = Duration::from_secs(10);
+
 /// A value of the bucket with its revision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SeenValue {
     pub(super) revision: u64,
     pub(super) worker: SharedWorker,
+    /// The number of registrations and renewals so far.
+    pub(super) renewal: u64,
 }
 
 /// A registration that this router cannot use.
@@ -39,6 +46,8 @@ pub(super) struct Record {
     pub(super) until: Option<Moment>,
     /// Whether the key was reported since the bucket is being read.
     pub(super) is_reported: bool,
+    /// Whether the bucket may have more of this router's changes than it has shown.
+    pub(super) has_unseen_write: bool,
     refused: Option<RefusedRegistration>,
 }
 
@@ -59,17 +68,15 @@ impl Record {
 
     /// Adds a call of this router's admin API, which has changed this router already.
     pub(super) fn call(&mut self, call: WorkerCall, number: u64) {
-        let mut merged = match self.pending.take().map(|pending| pending.kind) {
-            Some(PendingKind::Call(earlier)) => earlier,
-            Some(PendingKind::Restore(worker)) => WorkerCall::set(worker),
-            Some(PendingKind::Expiry) | None => WorkerCall::default(),
+        let mut merged = match self.pending.take() {
+            Some(pending) => match pending.kind {
+                PendingKind::Call(earlier) => earlier,
+                PendingKind::Restore(worker) => WorkerCall::set(worker, pending.number),
+                PendingKind::Expiry => WorkerCall::default(),
+            },
+            None => WorkerCall::default(),
         };
-        if call.registration.is_some() {
-            merged.registration = call.registration;
-        }
-        if call.drained.is_some() {
-            merged.drained = call.drained;
-        }
+        merged.merge(call);
         self.set_pending(PendingKind::Call(merged), number);
         self.present = self.in_force();
         self.refused = None;
@@ -79,7 +86,7 @@ impl Record {
         self.pending = Some(PendingChange {
             kind,
             number,
-            is_sent: false,
+            sent_at: None,
         });
     }
 
@@ -92,28 +99,41 @@ impl Record {
         self.until.is_some_and(|until| until <= now)
     }
 
+    /// Returns whether the bucket does not show a change that was written long ago.
+    pub(super) fn is_overdue(&self, now: Moment) -> bool {
+        let sent_at = self.pending.as_ref().and_then(|pending| pending.sent_at);
+        sent_at.is_some_and(|sent_at| sent_at + LONGEST_WRITE <= now)
+    }
+
     /// Takes a value that the bucket has now.
     pub(super) fn observe(&mut self, now: Moment, value: WorkerValue, seen: (u64, &str)) {
         let (revision, replica) = seen;
+        let is_renewed = !self.is_reported
+            || self.seen.as_ref().is_none_or(|seen| {
+                seen.renewal != value.renewal
+                    || seen.worker.registration != value.worker.registration
+            });
         self.is_reported = true;
+        self.has_unseen_write = false;
         self.name = value.name;
         self.seen = Some(SeenValue {
             revision,
             worker: value.worker,
+            renewal: value.renewal,
         });
-        if let Some(mut pending) = self.pending.take() {
-            let is_own = value.writer == replica && value.change == pending.number;
-            if matches!(pending.kind, PendingKind::Call(_)) && !is_own {
-                pending.is_sent = false;
-                self.pending = Some(pending);
-            }
+        let own = (value.writer == replica).then_some(value.change);
+        let pending = self.pending.take();
+        self.pending = pending.and_then(|pending| pending.after_value(own));
+        // A drain is no renewal.
+        if is_renewed {
+            self.begin_lease(now);
         }
-        self.begin_lease(now);
     }
 
     /// Takes the deletion of the key.
     pub(super) fn observe_deletion(&mut self) {
         self.is_reported = true;
+        self.has_unseen_write = false;
         let was_registered = self.seen_worker().registration.is_some();
         self.seen = None;
         if let Some(mut pending) = self.pending.take() {
@@ -121,12 +141,12 @@ impl Record {
                 // A drain ends with its worker.
                 PendingKind::Call(call) => match &call.registration {
                     None => !was_registered,
-                    Some(registration) => registration.is_some(),
+                    Some(registration) => registration.value.is_some(),
                 },
                 PendingKind::Restore(_) | PendingKind::Expiry => false,
             };
             if remains {
-                pending.is_sent = false;
+                pending.sent_at = None;
                 self.pending = Some(pending);
             }
         }
@@ -138,6 +158,7 @@ impl Record {
     /// Takes note that the bucket has neither a value nor a deletion of the key: it is another
     /// bucket than before.
     pub(super) fn observe_absence(&mut self, number: u64) {
+        self.has_unseen_write = false;
         let Some(SeenValue { worker, .. }) = self.seen.take() else {
             return;
         };
@@ -145,7 +166,7 @@ impl Record {
             None if worker.is_empty() => {}
             None => self.set_pending(PendingKind::Restore(worker), number),
             Some(PendingKind::Call(call)) => {
-                let call = WorkerCall::set(call.on(&worker));
+                let call = WorkerCall::set(call.on(&worker), number);
                 self.set_pending(PendingKind::Call(call), number);
             }
             Some(PendingKind::Restore(_) | PendingKind::Expiry) => {}
@@ -156,7 +177,7 @@ impl Record {
     pub(super) fn end_lease(&mut self, number: u64, is_current: bool) {
         match &self.pending {
             // Nobody but this router knows the worker.
-            Some(pending) if self.seen.is_none() && !pending.is_sent => {
+            Some(pending) if self.seen.is_none() && pending.sent_at.is_none() => {
                 self.pending = None;
                 self.until = None;
             }
@@ -168,29 +189,37 @@ impl Record {
     }
 
     /// Returns the write that the pending change needs now. The change ends if it needs none.
-    pub(super) fn write(&mut self, key: &str, replica: &str) -> Option<KeyWrite> {
+    pub(super) fn write(&mut self, now: Moment, key: &str, replica: &str) -> Option<KeyWrite> {
         let before = self.seen_worker();
-        let revision = self.seen.as_ref().map(|seen| seen.revision);
-        let pending = self.pending.as_mut().filter(|pending| !pending.is_sent)?;
+        let seen = self.seen.as_ref().map(|seen| (seen.revision, seen.renewal));
+        let pending = self.pending.as_mut().filter(|it| it.sent_at.is_none())?;
         let worker = pending.kind.written(&before);
-        let renews = match &pending.kind {
-            PendingKind::Call(call) => call.registration.is_some() && worker.lease().is_some(),
-            PendingKind::Restore(_) | PendingKind::Expiry => false,
-        };
-        if worker == before && !renews {
+        let sets_registration = pending.kind.sets_registration();
+        let is_call = matches!(pending.kind, PendingKind::Call(_));
+        let renews = is_call && sets_registration && worker.lease().is_some();
+        // What is unseen may differ from `before`, as after a drain and a resume at once.
+        if worker == before && !renews && !self.has_unseen_write {
             self.pending = None;
             return None;
         }
-        pending.is_sent = true;
+        pending.sent_at = Some(now);
+        self.has_unseen_write = true;
         let key = key.to_owned();
+        let (revision, renewal) = seen.unzip();
         Some(match revision {
             Some(revision) if worker.is_empty() => KeyWrite::Delete { key, revision },
+            // There is nothing to delete until the bucket shows what is on its way.
+            None if worker.is_empty() => return None,
             _ => KeyWrite::Put {
                 key,
                 revision,
                 value: WorkerValue {
                     name: self.name.clone(),
                     worker,
+                    // The number comes from outside, so it may be any.
+                    renewal: renewal
+                        .unwrap_or_default()
+                        .wrapping_add(u64::from(sets_registration)),
                     writer: replica.to_owned(),
                     change: pending.number,
                 }
@@ -240,12 +269,19 @@ impl Record {
         }
     }
 
-    /// Has a registration tried again whose refusal may be over; returns whether there is one.
+    /// Has a registration or removal tried again whose refusal may be over; returns whether there
+    /// is one.
     pub(super) fn retry_refused(&mut self) -> bool {
+        let wanted = self.in_force().registration;
+        if is_same(wanted.as_ref(), self.present.registration.as_ref()) {
+            // The refused change was taken back.
+            self.refused = None;
+        }
         let Some(refused) = &mut self.refused else {
             return false;
         };
-        refused.retry = matches!(refused.reason, Refusal::Configured | Refusal::TooMany);
+        // An address stays forbidden; what else is wrong may be corrected in this router's file.
+        refused.retry = refused.reason != Refusal::Forbidden;
         refused.retry
     }
 

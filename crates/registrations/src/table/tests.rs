@@ -124,6 +124,13 @@ impl Replica {
         true
     }
 
+    /// Reads one event without applying it.
+    fn read_only(&mut self, bucket: &FakeBucket) {
+        self.read += 1;
+        let event = &bucket.history[self.read - 1];
+        self.observe(event, self.read as u64, at(0));
+    }
+
     /// Applies the changes, or refuses their registrations; returns the number of new refusals.
     fn apply(&mut self, refusal: Option<Refusal>) -> usize {
         let mut refused = 0;
@@ -139,7 +146,7 @@ impl Replica {
     }
 
     fn write(&mut self, bucket: &mut FakeBucket) {
-        for write in self.table.writes() {
+        for write in self.table.writes(at(0)) {
             bucket.write(write);
         }
     }
@@ -436,12 +443,12 @@ fn a_lease_does_not_end_while_the_bucket_is_away_and_begins_anew_behind_it() {
     let cut = &mut replicas[1];
     cut.table.disconnected();
     cut.table.end_leases(at(60));
-    assert!(cut.table.writes().is_empty());
+    assert!(cut.table.writes(at(0)).is_empty());
     cut.apply(None);
     assert!(cut.url().is_some());
     cut.connect(&bucket, at(60));
     cut.table.end_leases(at(69));
-    assert!(cut.table.writes().is_empty());
+    assert!(cut.table.writes(at(0)).is_empty());
     cut.table.end_leases(at(70));
     settle(&mut replicas, &mut bucket, at(70));
     assert_eq!(urls(&mut replicas), [None, None, None]);
@@ -472,7 +479,7 @@ fn changes_without_the_bucket_are_written_when_it_is_there_and_the_last_one_coun
     alone.register(at(1), "http://2", None);
     alone.drain(true);
     assert_eq!(alone.table.counts().pending, 1);
-    assert!(alone.table.writes().is_empty());
+    assert!(alone.table.writes(at(0)).is_empty());
     alone.connect(&bucket, at(2));
     let mut replicas = vec![alone, Replica::connected("b", &bucket, at(2))];
     settle(&mut replicas, &mut bucket, at(2));
@@ -670,6 +677,7 @@ fn the_table_takes_a_bounded_number_of_workers() {
     let value = WorkerValue {
         name: "more".to_owned(),
         worker: SharedWorker::default(),
+        renewal: 0,
         writer: "b".to_owned(),
         change: 1,
     };
@@ -687,8 +695,238 @@ fn old_deletions_are_removed_from_the_bucket() {
     }
     table.end_read(at(0));
     assert_eq!(
-        table.writes(),
+        table.writes(at(0)),
         [1, 2].map(|revision| KeyWrite::ForgetDeletion { revision })
     );
-    assert!(table.writes().is_empty());
+    assert!(table.writes(at(0)).is_empty());
+}
+
+#[test]
+fn the_drain_of_a_worker_that_nobody_has_ends_with_a_removal_or_a_resume() {
+    for end in [
+        |replica: &mut Replica| assert!(replica.unregister()),
+        |replica: &mut Replica| replica.drain(false),
+    ] {
+        let mut bucket = FakeBucket::default();
+        let mut replicas = three(&bucket);
+        replicas[0].drain(true);
+        settle(&mut replicas, &mut bucket, at(0));
+        end(&mut replicas[1]);
+        settle(&mut replicas, &mut bucket, at(0));
+        assert_eq!(drains(&mut replicas), [false; 3]);
+        assert_eq!(bucket.last_value("w"), None);
+        assert!(!replicas[2].unregister(), "it is gone");
+    }
+}
+
+#[test]
+fn a_renewal_does_not_write_a_drain_again_that_was_resumed_meanwhile() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(0));
+    replicas[0].drain(true);
+    replicas[0].write(&mut bucket);
+    while replicas[1].read_one(&bucket, at(0)) {}
+    replicas[1].drain(false);
+    replicas[1].write(&mut bucket);
+    // It has seen neither its own drain in the bucket nor the resume.
+    replicas[0].register(at(1), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(1));
+    assert_eq!(drains(&mut replicas), [false; 3]);
+}
+
+#[test]
+fn a_drain_or_a_resume_is_no_renewal() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(0));
+    for (second, drained) in [(4, true), (8, false)] {
+        replicas[1].drain(drained);
+        settle(&mut replicas, &mut bucket, at(second));
+    }
+    for replica in &mut replicas {
+        replica.table.end_leases(at(10));
+    }
+    settle(&mut replicas, &mut bucket, at(10));
+    assert_eq!(urls(&mut replicas), vec![None; 3]);
+}
+
+#[test]
+fn a_lease_that_ends_while_the_worker_is_drained_removes_it() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", Some(LEASE));
+    settle(&mut replicas, &mut bucket, at(0));
+    replicas[1].table.end_leases(at(10));
+    replicas[2].drain(true);
+    replicas[2].write(&mut bucket);
+    settle(&mut replicas, &mut bucket, at(10));
+    assert_eq!(drains(&mut replicas), [true; 3]);
+    for replica in &mut replicas {
+        replica.table.end_leases(at(11));
+    }
+    settle(&mut replicas, &mut bucket, at(11));
+    assert_eq!(urls(&mut replicas), vec![None; 3]);
+    assert_eq!(bucket.last_value("w"), None);
+}
+
+/// Three replicas with a worker that the second one refuses for this reason.
+fn refusing(reason: Refusal, bucket: &mut FakeBucket) -> Vec<Replica> {
+    let mut replicas = three(bucket);
+    replicas[0].register(at(0), "http://1", None);
+    replicas[0].write(bucket);
+    replicas[1].read_only(bucket);
+    assert_eq!(replicas[1].apply(Some(reason)), 1);
+    replicas
+}
+
+#[test]
+fn every_refusal_is_tried_again_but_that_of_a_forbidden_address() {
+    for (reason, is_used) in [
+        (Refusal::Configured, true),
+        (Refusal::BadEntry, true),
+        (Refusal::TooMany, true),
+        (Refusal::Forbidden, false),
+    ] {
+        let mut bucket = FakeBucket::default();
+        let refusing = &mut refusing(reason, &mut bucket)[1];
+        refusing.apply(None);
+        assert_eq!(refusing.url(), None, "{reason:?}: not before its time");
+        refusing.table.retry_refused();
+        refusing.apply(None);
+        assert_eq!(refusing.url().is_some(), is_used, "{reason:?}");
+    }
+}
+
+#[test]
+fn a_refused_removal_is_tried_again_unless_the_worker_registers_again() {
+    for registers_again in [false, true] {
+        let mut bucket = FakeBucket::default();
+        let mut replicas = three(&bucket);
+        replicas[0].register(at(0), "http://1", None);
+        settle(&mut replicas, &mut bucket, at(0));
+        replicas[0].unregister();
+        replicas[0].write(&mut bucket);
+        replicas[1].read_only(&bucket);
+        assert_eq!(replicas[1].apply(Some(Refusal::BadEntry)), 1);
+        assert!(replicas[1].url().is_some());
+        assert_eq!(replicas[1].table.counts().refused, 1);
+        if registers_again {
+            replicas[0].register(at(0), "http://1", None);
+            settle(&mut replicas, &mut bucket, at(0));
+        }
+        replicas[1].table.retry_refused();
+        replicas[1].apply(None);
+        assert_eq!(replicas[1].url().is_some(), registers_again);
+        assert_eq!(replicas[1].table.counts().refused, 0);
+    }
+}
+
+#[test]
+fn many_refusals_are_tried_again_in_turn() {
+    let mut table = RegistrationTable::new("a".into());
+    let refused = MOST_RETRIES + 10;
+    for number in 0..refused {
+        let name = format!("w{number}");
+        let value = WorkerValue {
+            name: name.clone(),
+            worker: SharedWorker {
+                registration: Some(registration("http://1", None)),
+                drained: false,
+            },
+            renewal: 1,
+            writer: "b".to_owned(),
+            change: 1,
+        };
+        let revision = number as u64 + 1;
+        table
+            .observe(at(0), &name, (&value.encode(), revision))
+            .unwrap();
+    }
+    let refuse = |table: &mut RegistrationTable| {
+        let changes = table.changes();
+        let count = changes.len();
+        for change in changes {
+            table.applied(change, Err(Refusal::BadEntry));
+        }
+        count
+    };
+    assert_eq!(refuse(&mut table), refused);
+    for count in [MOST_RETRIES, 10, MOST_RETRIES] {
+        table.retry_refused();
+        assert_eq!(refuse(&mut table), count);
+    }
+}
+
+#[test]
+fn a_write_that_the_bucket_does_not_show_for_long_is_lost_and_made_again() {
+    let mut bucket = FakeBucket::default();
+    let mut replica = Replica::connected("a", &bucket, at(0));
+    replica.register(at(0), "http://1", None);
+    assert_eq!(replica.table.writes(at(100)).len(), 1, "it gets nowhere");
+    assert!(!replica.table.has_lost_write(at(109)));
+    assert!(replica.table.has_lost_write(at(110)));
+    replica.table.disconnected();
+    assert!(!replica.table.has_lost_write(at(110)));
+    replica.connect(&bucket, at(111));
+    let mut all = [replica];
+    settle(&mut all, &mut bucket, at(111));
+    assert_eq!(bucket.last_value("w"), Some(1));
+    assert!(!all[0].table.has_lost_write(at(1_000)));
+}
+
+#[test]
+fn changes_that_were_not_answered_come_again() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].register(at(0), "http://1", None);
+    replicas[0].write(&mut bucket);
+    replicas[1].read_only(&bucket);
+    assert_eq!(
+        replicas[1].table.changes().len(),
+        1,
+        "whoever takes it panics"
+    );
+    assert!(!replicas[1].table.has_changes());
+    replicas[1].table.repeat_changes();
+    assert!(replicas[1].table.has_changes());
+    replicas[1].apply(None);
+    assert_eq!(replicas[1].url().unwrap(), "http://1");
+}
+
+#[test]
+fn a_call_that_takes_back_one_on_its_way_counts() {
+    let mut bucket = FakeBucket::default();
+    let mut replicas = three(&bucket);
+    replicas[0].drain(true);
+    replicas[0].write(&mut bucket);
+    replicas[0].drain(false);
+    settle(&mut replicas, &mut bucket, at(0));
+    assert_eq!(drains(&mut replicas), [false; 3]);
+    assert_eq!(bucket.last_value("w"), None);
+
+    let take_back: [fn(&mut Replica, &mut FakeBucket); 2] = [
+        |replica, bucket| {
+            replica.drain(true);
+            replica.write(bucket);
+            replica.drain(false);
+        },
+        |replica, bucket| {
+            replica.unregister();
+            replica.write(bucket);
+            replica.register(at(0), "http://1", None);
+        },
+    ];
+    for calls in take_back {
+        let mut bucket = FakeBucket::default();
+        let mut replicas = three(&bucket);
+        replicas[0].register(at(0), "http://1", None);
+        settle(&mut replicas, &mut bucket, at(0));
+        calls(&mut replicas[0], &mut bucket);
+        settle(&mut replicas, &mut bucket, at(0));
+        assert_eq!(urls(&mut replicas), vec![Some("http://1".to_owned()); 3]);
+        assert_eq!(drains(&mut replicas), [false; 3]);
+    }
 }

@@ -71,11 +71,17 @@ impl Control for LiveConfig {
 
     fn remove_worker(&self, name: &str) -> Result<bool, WorkerRejection> {
         let state = &mut *self.state.lock();
+        // The removal of a worker of the file or of discovery changes only this router.
+        #[cfg(feature = "nats")]
+        let is_shared = !state
+            .sources
+            .members()
+            .is_of_other_source(name, &self.settings());
         let removed = self.change_members_of(state, "admin", |members, in_force| {
             Ok(members.remove(name, in_force))
         })?;
         #[cfg(feature = "nats")]
-        let removed = self.parts.shared.unregister(name) || removed;
+        let removed = (is_shared && self.parts.shared.unregister(name)) || removed;
         Ok(removed)
     }
 
@@ -85,7 +91,9 @@ impl Control for LiveConfig {
         if self.parts.shared.is_on() {
             // In the same order as the changes of other replicas.
             let _state = self.state.lock();
-            let is_known = self.parts.fleet.drain(name, drained).is_some();
+            // A drain outlives its worker, so a resume may come when the worker is gone.
+            let is_known = self.parts.fleet.drain(name, drained).is_some()
+                || (!drained && self.parts.shared.is_drained(name));
             if is_known {
                 self.parts.shared.set_drained(name, drained);
             }

@@ -115,10 +115,7 @@ impl MemberTable {
             return Err(WorkerRejection::Exists(name));
         }
         // The other worker is from the file or discovery: this entry replaces it while it exists.
-        let instead = match self.named.get(&name) {
-            Some(member) => member.instead,
-            None => known,
-        };
+        let instead = self.is_of_other_source(&name, in_force);
         self.left_out.remove(&name);
         if self.named.len() >= MOST && !self.named.contains_key(&name) {
             let message = format!(
@@ -161,6 +158,18 @@ impl MemberTable {
             return true;
         }
         self.left_out.contains(name) || self.removed.contains(name)
+    }
+
+    /// Returns whether the file or discovery has a worker of this name, also one that an operator
+    /// replaced or removed.
+    pub(super) fn is_of_other_source(&self, name: &str, in_force: &Settings) -> bool {
+        match self.named.get(name) {
+            Some(member) => member.instead,
+            None => {
+                self.left_out.contains(name)
+                    || in_force.workers.iter().any(|worker| worker.name == name)
+            }
+        }
     }
 
     /// Sets the workers of a discovery source. Workers added by operators take precedence.

@@ -66,10 +66,16 @@ impl SharedMembers {
         }
     }
 
-    /// Removes a worker everywhere; returns whether it was registered with any replica.
+    /// Removes a worker everywhere, or its drain; returns whether the replicas knew it.
     pub(super) fn unregister(&self, name: &str) -> bool {
         let sync = self.0.as_ref();
         sync.is_some_and(|sync| sync.registrations.unregister(name))
+    }
+
+    /// Returns whether operators drained a worker, also one that this router does not have.
+    pub(super) fn is_drained(&self, name: &str) -> bool {
+        let sync = self.0.as_ref();
+        sync.is_some_and(|sync| sync.registrations.is_drained(name))
     }
 
     pub(super) fn set_drained(&self, name: &str, drained: bool) {
@@ -138,13 +144,16 @@ impl RegistrationSink for ReplicaSink {
         }
     }
 
-    fn drain(&self, workers: &[String]) {
-        let fleet = &self.0.parts.fleet;
+    fn drain(&self, registrations: &Registrations) {
+        let live = &*self.0;
+        // Under the lock, so that no resume comes between.
+        let _state = live.state.lock();
+        let fleet = &live.parts.fleet;
         let snapshot = fleet.snapshot();
-        for name in workers {
-            let worker = snapshot.worker_named(name);
+        for name in registrations.drained() {
+            let worker = snapshot.worker_named(&name);
             if worker.is_some_and(|it| it.health.state != WorkerState::Draining) {
-                fleet.drain(name, true);
+                fleet.drain(&name, true);
             }
         }
     }
@@ -220,7 +229,10 @@ fn share_one(
     shared.map_err(|reason| RegistrationRefusal {
         reason,
         detail: match reason {
-            Refusal::Configured => "the file or discovery has a worker of that name",
+            Refusal::Configured => {
+                "the file or discovery has a worker of that name, which keeps it also if it was \
+                 removed here"
+            }
             _ => "there are too many workers",
         }
         .to_owned(),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use contract_id::contract;
 use event_log::LogNames;
-use nats_client::{Bucket, BucketConfig, Storage};
+use nats_client::{Bucket, BucketConfig, JetStream, Storage};
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,11 +24,15 @@ fn router(server: &NatsServer, own: &Program) -> Program {
 }
 
 fn router_with(server: &NatsServer, own: &Program, flags: &[&str]) -> Program {
+    router_before(server, &[format!("own={}", own.url())], flags)
+}
+
+fn router_before(server: &NatsServer, workers: &[String], flags: &[&str]) -> Program {
     let settings = format!(
         "replicas: {{mode: nats, nats: {{url: \"{}\"}}}}\n",
         server.url()
     );
-    Program::serve_with(&settings, &[format!("own={}", own.url())], flags)
+    Program::serve_with(&settings, workers, flags)
 }
 
 fn call(router: &Program, method: &str, path: &str, body: &Value) -> RawReply {
@@ -76,6 +80,14 @@ fn until(routers: &[&Program], expected: &str) {
             (rows.join(" ") == expected).then_some(())
         });
     }
+}
+
+/// Waits until the bucket has the changes of this router.
+fn until_written(router: &Program) {
+    eventually("its changes to be in the bucket", || {
+        let pending = router.metric("warmroute_shared_workers", "state=\"pending\"");
+        (pending == 0.0).then_some(())
+    });
 }
 
 /// Sends a request that only this worker may answer.
@@ -151,9 +163,7 @@ fn a_lease_is_renewed_through_any_router_and_ends_also_if_its_first_router_is_ki
     }
 
     assert_eq!(renew(&a, "w", &new, "2s"), 200);
-    eventually("the renewal to be in the bucket", || {
-        (a.metric("warmroute_shared_workers", "state=\"pending\"") == 0.0).then_some(())
-    });
+    until_written(&a);
     a.kill();
     until(&[&b, &c], "own=ready");
 }
@@ -186,12 +196,14 @@ fn a_worker_registers_without_the_bus_and_is_told_to_the_others_when_it_is_back(
     let (own, new, other) = (engine(), engine(), engine());
     let (a, b) = (router(&server, &own), router(&server, &own));
     assert_eq!(register(&a, "gone", &other).status, 201);
-    assert_eq!(renew(&a, "leased", &other, "2s"), 201);
+    assert_eq!(renew(&a, "leased", &other, "10m"), 201);
     for router in [&a, &b] {
         eventually("both workers", || {
             (workers(router).len() == 3).then_some(())
         });
     }
+    assert_eq!(renew(&a, "leased", &other, "2s"), 200);
+    until_written(&a);
     server.kill();
     for router in [&a, &b] {
         eventually("the loss of the bus", || {
@@ -323,10 +335,17 @@ fn a_value_that_a_router_cannot_use_is_a_warning_and_a_count_and_changes_nothing
         let label = format!("reason=\"{reason}\"");
         one.metric("warmroute_shared_workers_refused_total", &label)
     };
-    assert_eq!(refused("configured"), 1.0);
-    assert_eq!(refused("forbidden"), 1.0);
-    assert_eq!(refused("bad_entry"), 1.0);
-    assert_eq!(refused("unreadable"), 4.0);
+    // The good one may be applied before the others.
+    for (reason, count) in [
+        ("configured", 1.0),
+        ("forbidden", 1.0),
+        ("bad_entry", 1.0),
+        ("unreadable", 4.0),
+    ] {
+        eventually(&format!("the count of {reason}"), || {
+            (refused(reason) == count).then_some(())
+        });
+    }
     eventually("a warning for each registration", || {
         (one.stderr().matches("is not used here").count() == 3).then_some(())
     });
@@ -344,4 +363,81 @@ fn a_value_that_a_router_cannot_use_is_a_warning_and_a_count_and_changes_nothing
     let reply = call(&one, "POST", "/admin/workers", &too_large);
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert!(reply.text().contains("share at most"), "{}", reply.text());
+}
+
+#[test]
+fn a_bucket_that_was_deleted_is_made_again_with_what_the_routers_know() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let (own, new) = (engine(), engine());
+    let (a, b) = (router(&server, &own), router(&server, &own));
+    assert_eq!(register(&a, "w", &new).status, 201);
+    drain(&b, "own", "drain");
+    until(&[&a, &b], "own=draining w=ready");
+    for router in [&a, &b] {
+        until_written(router);
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let connection = server.dialer().open().await.unwrap();
+        let jetstream = JetStream::new(connection.client.clone());
+        let names = LogNames::new("warmroute-kv", "warmroute", "router").unwrap();
+        let bucket = format!("KV_{}", names.bucket("workers"));
+        jetstream.delete_stream(&bucket).await.unwrap();
+    });
+    let late = router(&server, &own);
+    until(&[&a, &b, &late], "own=draining w=ready");
+    drain(&late, "own", "resume");
+    until(&[&a, &b, &late], "own=ready w=ready");
+}
+
+#[test]
+fn the_drain_of_a_worker_that_is_gone_ends_with_resume_or_delete_at_any_router() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let (own, new) = (engine(), engine());
+    for (method, path) in [
+        ("POST", "/admin/workers/gone/resume"),
+        ("DELETE", "/admin/workers/gone"),
+    ] {
+        let gone = format!("gone={}", new.url());
+        let both = [format!("own={}", own.url()), gone];
+        let mut with_it = router_before(&server, &both, &[]);
+        drain(&with_it, "gone", "drain");
+        until_written(&with_it);
+        with_it.kill();
+        let a = router(&server, &own);
+        until(&[&a], "own=ready");
+        let drained = || a.metric("warmroute_shared_workers", "state=\"drained\"");
+        eventually("the drain", || (drained() == 1.0).then_some(()));
+        let ended = call(&a, method, path, &json!({}));
+        assert_eq!(ended.status, 200, "{method}: {}", ended.text());
+        assert_eq!(ended.json()["state"], "removed");
+        assert_eq!(drained(), 0.0);
+        until_written(&a);
+        let again = router_before(&server, &both, &[]);
+        until(&[&again], "gone=ready own=ready");
+        let unknown = call(&a, "POST", "/admin/workers/gone/resume", &json!({}));
+        assert_eq!(unknown.status, 404, "{method}: {}", unknown.text());
+    }
+}
+
+#[test]
+fn the_removal_of_a_worker_of_the_file_leaves_the_registration_of_that_name_and_its_drain() {
+    test_programs::require!(NatsServer);
+    let server = NatsServer::start_with_store();
+    let (own, new) = (engine(), engine());
+    let with_own = router(&server, &own);
+    let other = router_before(&server, &[format!("other={}", own.url())], &[]);
+    assert_eq!(register(&other, "own", &new).status, 201);
+    drain(&with_own, "own", "drain");
+    until(&[&with_own], "own=draining");
+    until(&[&other], "other=ready own=draining");
+    let removed = call(&with_own, "DELETE", "/admin/workers/own", &json!({}));
+    assert_eq!(removed.status, 200, "{}", removed.text());
+    until_written(&with_own);
+    // One that starts reads the bucket.
+    let late = router_before(&server, &[format!("other={}", own.url())], &[]);
+    until(&[&other, &late], "other=ready own=draining");
+    until(&[&with_own], "");
 }

@@ -56,15 +56,10 @@ impl MemberTable {
             entry,
             leased,
         } = worker;
-        let member = self.named.get(name);
-        let is_configured = match member {
-            Some(member) => member.instead,
-            None => in_force.workers.iter().any(|worker| worker.name == name),
-        };
-        if is_configured {
+        if self.is_of_other_source(name, in_force) {
             return Err(Refusal::Configured);
         }
-        if member.is_none() && self.named.len() >= MOST {
+        if !self.named.contains_key(name) && self.named.len() >= MOST {
             return Err(Refusal::TooMany);
         }
         self.removed.remove(name);

@@ -1,5 +1,6 @@
 //! The NATS server that replicas share.
 
+use event_log::LogNames;
 use test_programs::ReservedPort;
 
 use super::look::{DoctorRun, engine, look_with};
@@ -104,6 +105,25 @@ fn the_user_may_not_use_everything() {
         let (server, _folder) = server_that_permits(&permitted.collect::<Vec<_>>());
         let seen = look_at_bus(&server.url(), "");
         seen.fails(&["router"], "nats", fix, &[("denied", denied)]);
+    }
+}
+
+#[test]
+fn the_user_may_not_use_one_of_the_buckets() {
+    test_programs::require!(NatsServer);
+    let names = LogNames::new("warmroute-kv", "warmroute", "router").unwrap();
+    let buckets = ["replicas", "owners", "workers", "state", "locks"];
+    for missing in buckets {
+        let others = buckets.iter().filter(|bucket| **bucket != missing);
+        let others: Vec<String> = others
+            .map(|bucket| format!("$KV.{}.>", names.bucket(bucket)))
+            .collect();
+        let rest = PERMISSIONS.into_iter().filter(|one| *one != "$KV.>");
+        let permitted: Vec<&str> = rest.chain(others.iter().map(String::as_str)).collect();
+        let (server, _folder) = server_that_permits(&permitted);
+        let seen = look_at_bus(&server.url(), "");
+        let fix = "let this user publish and subscribe to {denied}";
+        seen.fails(&["router"], "nats", fix, &[("denied", "$KV.>")]);
     }
 }
 

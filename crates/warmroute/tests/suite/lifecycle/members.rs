@@ -87,6 +87,26 @@ fn a_worker_is_added_used_replaced_and_removed() {
 }
 
 #[test]
+fn a_worker_of_the_file_that_was_removed_replaced_and_removed_again_stays_away() {
+    let yaml = |urls: &[String]| {
+        format!(
+            "workers: [{{name: a, url: \"{}\"}}, {{name: b, url: \"{}\"}}]\n",
+            urls[0], urls[1]
+        )
+    };
+    let it = ConfiguredFleet::start(2, yaml, &[]);
+    it.until_ready(&["a", "b"]);
+    assert_eq!(it.call("DELETE", "/admin/workers/a", b"").status, 200);
+    it.until_ready(&["b"]);
+    let body = json!({"url": it.urls()[0]}).to_string();
+    let put = it.call("PUT", "/admin/workers/a", body.as_bytes());
+    assert_eq!(put.status, 201, "{}", put.text());
+    it.until_ready(&["a", "b"]);
+    assert_eq!(it.call("DELETE", "/admin/workers/a", b"").status, 200);
+    it.until_ready(&["b"]);
+}
+
+#[test]
 #[contract("S38")]
 #[contract("S39")]
 fn an_invalid_worker_is_refused_with_its_problem_and_nothing_changes() {

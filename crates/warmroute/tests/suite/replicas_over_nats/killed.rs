@@ -127,16 +127,25 @@ impl SnapshotFleet {
     /// Starts a router, which loads the snapshot, and compares its index with that of a router that
     /// replayed everything.
     fn restart(&self) -> Program {
-        let restarted = self.router(&self.server.url());
-        assert!(
-            restarted.stderr().contains(LOADED),
-            "{}",
-            restarted.stderr()
-        );
+        let restarted = self.router_with_snapshot();
         let replayed = router(&self.engines, "mode: none");
         replayed.follows_events(1);
         until_equal(&[&replayed, &restarted]);
         restarted
+    }
+
+    /// Starts a router that loads the snapshot. One that does not reach the server within 3 s, as on
+    /// a busy machine, starts without it, and is started again.
+    fn router_with_snapshot(&self) -> Program {
+        let waiting = Stopwatch::start();
+        loop {
+            let started = self.router(&self.server.url());
+            let log = started.stderr();
+            if log.contains(LOADED) {
+                return started;
+            }
+            assert!(waiting.elapsed() < PATIENCE, "no router loads it: {log}");
+        }
     }
 
     /// Lets this router make the next snapshot; nothing is left of earlier ones then.
