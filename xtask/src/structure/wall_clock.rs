@@ -6,7 +6,7 @@
 use super::source_file::SourceFile;
 
 /// The parts, by the beginning of their files' paths.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 8] = [
     "crates/event-log/",
     "crates/kv-index/",
     "crates/nats-client/",
