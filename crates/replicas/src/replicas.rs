@@ -208,7 +208,11 @@ impl Replicas {
             #[cfg(feature = "nats")]
             ReplicaMode::Nats => parts.bus.as_ref().map(|bus| {
                 let subjects = core.subjects();
-                Transport::Nats(NatsTransport::new(bus, subjects, core.identity.id))
+                Transport::Nats(Box::new(NatsTransport::new(
+                    bus,
+                    subjects,
+                    core.identity.id,
+                )))
             }),
             #[cfg(not(feature = "nats"))]
             ReplicaMode::Nats => return Err(ReplicaStartError::NotBuilt),

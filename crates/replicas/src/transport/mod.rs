@@ -67,7 +67,7 @@ pub(crate) enum Transport {
     Peers(PeerTransport),
     /// NATS.
     #[cfg(feature = "nats")]
-    Nats(NatsTransport),
+    Nats(Box<NatsTransport>),
 }
 
 impl Transport {
