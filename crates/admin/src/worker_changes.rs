@@ -185,7 +185,7 @@ async fn drained(
     response::json(&worker.unwrap_or_else(|| absent(name)))
 }
 
-/// Returns what is said of a worker that this router does not have.
+/// Returns the answer about a worker that this router does not have.
 fn absent(name: String) -> WorkerRemoval {
     WorkerRemoval {
         name,

@@ -67,7 +67,7 @@ pub(crate) struct Copies {
     spares: u64,
     /// Removals announced so far.
     removals: u64,
-    /// Whether a snapshot in progress has these counts.
+    /// Whether the snapshot in progress contains the current counts.
     saved: bool,
 }
 

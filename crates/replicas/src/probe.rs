@@ -62,7 +62,7 @@ pub enum PeerFailure {
 pub struct PeerProbe {
     /// Its address.
     pub peer: String,
-    /// What it said.
+    /// Its presence, or the reason why there is none.
     pub answer: Result<SeenReplica, PeerFailure>,
 }
 

@@ -42,7 +42,7 @@ pub(super) fn peers(probes: &[PeerProbe]) -> Finding {
     }
 }
 
-/// Checks replicas by what they say of themselves.
+/// Checks the presences of replicas.
 pub(super) fn replicas(seen: &[SeenReplica]) -> Finding {
     let mut addresses: BTreeMap<&str, &str> = BTreeMap::new();
     for SeenReplica { id, address, .. } in seen {

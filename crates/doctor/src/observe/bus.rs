@@ -23,7 +23,7 @@ const NO_SEQUENCE: &str = "999999999999999999";
 pub(crate) struct BusObservation {
     /// Its address.
     pub(crate) server: String,
-    /// What it said.
+    /// Its properties, or the reason why they are unknown.
     pub(crate) facts: Result<BusFacts, BusFailure>,
 }
 
@@ -36,13 +36,13 @@ pub(crate) enum BusFailure {
     Unreachable(String),
 }
 
-/// What the server said.
+/// Properties of the server.
 #[derive(Debug)]
 pub(crate) struct BusFacts {
     pub(crate) version: String,
     /// Largest message, bytes.
     pub(crate) max_payload: usize,
-    /// What may not be used of it, as a permission is written.
+    /// Permissions that the user lacks, as a server's configuration has them.
     pub(crate) denied: Vec<String>,
     pub(crate) account: Result<AccountInfo, JetStreamError>,
     /// Replicas that are there.

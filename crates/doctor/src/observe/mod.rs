@@ -1,4 +1,5 @@
-//! Observes one worker, or the other replicas. This module only queries; `checks` interprets the observations.
+//! Observes one worker, or the other replicas. This module only queries; `checks` interprets the
+//! observations.
 
 mod address;
 mod announcements;

@@ -7,7 +7,7 @@ use replicas::PeerProbe;
 
 use crate::Environment;
 
-/// What was seen of the other replicas.
+/// An observation of the other replicas.
 #[derive(Debug)]
 pub(crate) enum ReplicaObservation {
     /// This router shares nothing.

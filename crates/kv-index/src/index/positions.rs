@@ -8,8 +8,8 @@ use crate::state::ClearScope;
 impl KvIndex {
     /// Records the batch up to which all updates of a target's stream are applied; a snapshot
     /// contains it. `None`: another process could not continue there. Updates of the next batch may
-    /// be applied already: a process that continues applies that one as a whole, and this index
-    /// counts what it repeats once.
+    /// be applied already: a process that continues applies that one as a whole, and the index of
+    /// that process counts repeated blocks once.
     ///
     /// A target that is cleared has no position until the next call.
     pub fn note_position(&self, target: Target, position: Option<StreamPosition>) {

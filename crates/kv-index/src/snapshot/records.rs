@@ -38,7 +38,7 @@ pub(crate) struct TargetRecord {
 pub(crate) struct PositionRecord {
     /// The batch up to which all updates are in the content.
     pub(crate) batch: StreamPosition,
-    /// Whether updates of the next batch may be in it, too.
+    /// Whether the content may include updates of the next batch.
     pub(crate) within_next: bool,
 }
 

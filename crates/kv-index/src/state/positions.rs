@@ -22,16 +22,12 @@ impl IndexState {
         };
         let state = &mut self.targets.get_mut(slot).resumption;
         state.position = position;
-        let repeated = match (state.next_batch, position) {
-            (NextBatch::Repeats(saved), Some(position)) => position.seq > saved.seq,
-            // A resync may go back behind the saved position.
-            (NextBatch::Repeats(_), None) => false,
-            (NextBatch::Ahead | NextBatch::Begun, _) => {
-                state.next_batch = NextBatch::Ahead;
-                false
-            }
+        let NextBatch::Repeats(saved) = state.next_batch else {
+            state.next_batch = NextBatch::Ahead;
+            return;
         };
-        if repeated {
+        // A resync may go back behind the saved position.
+        if position.is_some_and(|position| position.seq > saved.seq) {
             state.next_batch = NextBatch::Ahead;
             self.mark_loss(core, target);
         }

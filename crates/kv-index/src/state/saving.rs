@@ -38,7 +38,7 @@ pub(crate) struct PieceToCopy {
     pub(crate) from: u32,
     /// Items to copy, about.
     pub(crate) room: usize,
-    /// Whether the copy may not end while a target's batch is applied only in part.
+    /// Whether the copy ends only between batches: not while one is applied in part.
     pub(crate) whole_batches: bool,
 }
 

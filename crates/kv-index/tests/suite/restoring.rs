@@ -177,14 +177,21 @@ fn with_a_copy(whole_batch: bool) -> KvIndex {
     index
 }
 
+/// Removes the last block until its credit ends; returns the number of removals.
+fn removals_of_the_last_block(index: &KvIndex) -> u32 {
+    let removals = (1..10).find(|_| {
+        index.apply(target(0), &remove(1, 7..8));
+        credited(index, 0, 1) == 7
+    });
+    removals.expect("a block has an end")
+}
+
 #[test]
 fn copies_are_restored_from_whole_batches() {
     let (index, _) = restored(&saved(&with_a_copy(true)));
     index.confirm(target(0));
-    index.apply(target(0), &remove(1, 7..8));
     assert_eq!(credited(&index, 0, 1), 8);
-    index.apply(target(0), &remove(1, 7..8));
-    assert_eq!(credited(&index, 0, 1), 7);
+    assert_eq!(removals_of_the_last_block(&index), 2);
 }
 
 #[test]
@@ -197,8 +204,7 @@ fn a_batch_that_was_applied_in_part_counts_nothing_twice_when_it_is_repeated() {
         index.apply(target(0), &store(1, 7..8, Tier::Device));
         index.note_position(target(0), Some(position(5)));
         index.confirm(target(0));
-        index.apply(target(0), &remove(1, 7..8));
-        assert_eq!(credited(&index, 0, 1), 7);
+        assert_eq!(removals_of_the_last_block(&index), 1);
     }
 }
 
@@ -215,10 +221,8 @@ fn what_is_saved_before_the_proof_has_the_position_of_the_last_batch() {
     assert_eq!(second.resume_position(target(0)), Some(position(6)));
     second.confirm(target(0));
     // Batch 5 repeated a part of itself, so only batch 6 counts as a copy.
-    second.apply(target(0), &remove(1, 7..8));
     assert_eq!(credited(&second, 0, 1), 8);
-    second.apply(target(0), &remove(1, 7..8));
-    assert_eq!(credited(&second, 0, 1), 7);
+    assert_eq!(removals_of_the_last_block(&second), 2);
 }
 
 #[test]
@@ -231,8 +235,7 @@ fn a_resync_behind_the_saved_position_does_not_hide_what_the_next_batch_repeats(
     index.apply(target(0), &store(1, 7..8, Tier::Device));
     index.note_position(target(0), Some(position(5)));
     index.confirm(target(0));
-    index.apply(target(0), &remove(1, 7..8));
-    assert_eq!(credited(&index, 0, 1), 7);
+    assert_eq!(removals_of_the_last_block(&index), 1);
 }
 
 #[test]

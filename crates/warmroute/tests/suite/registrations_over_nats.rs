@@ -116,10 +116,7 @@ fn a_worker_that_registers_at_one_router_serves_through_all_until_any_router_rem
     test_programs::require!(NatsServer);
     let server = NatsServer::start_with_store();
     let (own, new) = (engine(), engine());
-    let routers: Vec<Program> = (0..3).map(|_| router(&server, &own)).collect();
-    let [a, b, c] = &routers[..] else {
-        unreachable!("three routers");
-    };
+    let [a, b, c] = &std::array::from_fn(|_| router(&server, &own));
     let added = register(a, "w", &new);
     assert_eq!(added.status, 201, "{}", added.text());
     until(&[a, b, c], "own=ready w=ready");
@@ -231,10 +228,7 @@ fn a_drain_through_one_router_drains_at_all_and_any_resumes() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start_with_store();
     let (own, new) = (engine(), engine());
-    let routers: Vec<Program> = (0..3).map(|_| router(&server, &own)).collect();
-    let [a, b, c] = &routers[..] else {
-        unreachable!("three routers");
-    };
+    let [a, b, c] = &std::array::from_fn(|_| router(&server, &own));
     assert_eq!(renew(a, "w", &new, "10m"), 201);
     until(&[a, b, c], "own=ready w=ready");
     drain(b, "w", "drain");

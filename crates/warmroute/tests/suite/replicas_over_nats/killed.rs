@@ -11,7 +11,7 @@ use nats_client::{Client, JetStream};
 
 use super::{
     config, digest,
-    proxy::{BusProxy, Direction, Forwarded, StopAt},
+    proxy::{BusProxy, Direction, MessagePart, StopAt},
     router, until_equal,
 };
 use crate::{
@@ -36,7 +36,7 @@ enum InForce {
 fn moment(
     subject: &str,
     number: usize,
-    forwarded: Forwarded,
+    forwarded: MessagePart,
     in_force: InForce,
 ) -> (StopAt, InForce) {
     let stop_at = StopAt {
@@ -213,11 +213,11 @@ fn kill_the_maker_at(moments: &[(StopAt, InForce)]) {
 fn kill_9_during_an_upload_leaves_the_old_snapshot_and_the_rest_is_removed() {
     test_programs::require!(NatsServer);
     kill_the_maker_at(&[
-        moment("_snapshots.C.", 1, Forwarded::Nothing, InForce::Old),
-        moment("_snapshots.C.", 2, Forwarded::Half, InForce::Old),
-        moment("_snapshots.M.", 1, Forwarded::Nothing, InForce::Old),
+        moment("_snapshots.C.", 1, MessagePart::Nothing, InForce::Old),
+        moment("_snapshots.C.", 2, MessagePart::Half, InForce::Old),
+        moment("_snapshots.M.", 1, MessagePart::Nothing, InForce::Old),
         // The first write of the pointer is that of the lock.
-        moment("_state.snapshot", 2, Forwarded::Nothing, InForce::Old),
+        moment("_state.snapshot", 2, MessagePart::Nothing, InForce::Old),
     ]);
 }
 
@@ -226,16 +226,21 @@ fn kill_9_during_an_upload_leaves_the_old_snapshot_and_the_rest_is_removed() {
 fn kill_9_during_the_switch_or_a_purge_leaves_the_new_snapshot_and_the_rest_is_removed() {
     test_programs::require!(NatsServer);
     kill_the_maker_at(&[
-        moment("_state.snapshot", 2, Forwarded::All, InForce::New),
+        moment("_state.snapshot", 2, MessagePart::All, InForce::New),
         // The first of the old object's two subjects is purged, the other one is not.
-        moment("STREAM.PURGE.OBJ_", 2, Forwarded::Nothing, InForce::New),
+        moment("STREAM.PURGE.OBJ_", 2, MessagePart::Nothing, InForce::New),
         moment(
             "STREAM.PURGE.warmroute-kv",
             1,
-            Forwarded::Nothing,
+            MessagePart::Nothing,
             InForce::New,
         ),
-        moment("STREAM.PURGE.warmroute-kv", 1, Forwarded::All, InForce::New),
+        moment(
+            "STREAM.PURGE.warmroute-kv",
+            1,
+            MessagePart::All,
+            InForce::New,
+        ),
     ]);
 }
 
@@ -256,9 +261,9 @@ fn kill_9_during_a_restore_changes_nothing_and_the_next_start_restores() {
             Direction::ToServer,
             "STREAM.MSG.GET.OBJ_",
             1,
-            Forwarded::Nothing,
+            MessagePart::Nothing,
         ),
-        (Direction::ToRouter, "_snapshots.C.", 2, Forwarded::Half),
+        (Direction::ToRouter, "_snapshots.C.", 2, MessagePart::Half),
     ] {
         let proxy = BusProxy::start(&fleet.server);
         proxy.stop_at(StopAt {

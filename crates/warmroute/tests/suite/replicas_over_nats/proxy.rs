@@ -30,7 +30,7 @@ pub(super) enum Direction {
 
 /// How much of the message is still forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Forwarded {
+pub(super) enum MessagePart {
     Nothing,
     Half,
     All,
@@ -44,7 +44,7 @@ pub(super) struct StopAt {
     pub(super) subject: String,
     /// 1: the first message with it.
     pub(super) number: usize,
-    pub(super) forwarded: Forwarded,
+    pub(super) forwarded: MessagePart,
 }
 
 /// The proxy; dropping it ends its connections.
@@ -202,9 +202,9 @@ fn pass(
             rules.is_stopped = true;
             state.changed.notify_all();
             frame.truncate(match stop_at.forwarded {
-                Forwarded::Nothing => 0,
-                Forwarded::Half => frame.len() / 2,
-                Forwarded::All => frame.len(),
+                MessagePart::Nothing => 0,
+                MessagePart::Half => frame.len() / 2,
+                MessagePart::All => frame.len(),
             });
         }
     }
