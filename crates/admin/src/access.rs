@@ -36,6 +36,9 @@ impl Token {
     }
 }
 
+/// Header with the token as it is, in place of `Authorization`.
+const ADMIN_KEY: &str = "x-admin-key";
+
 /// The access rule of one listener.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -77,24 +80,32 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(token) = &access.token else {
         return is_same_origin(headers);
     };
-    let presented = headers
-        .get(header::AUTHORIZATION)
-        .map(|value| value.as_bytes());
-    match presented.and_then(|value| value.split_at_checked(7)) {
-        None => Err(ApiError::new(
+    let bearer = headers.get_all(header::AUTHORIZATION).iter();
+    let plain = headers.get_all(ADMIN_KEY).iter();
+    let mut presented = bearer
+        .map(|value| bearer_key(value.as_bytes()))
+        .chain(plain.map(|value| Some(value.as_bytes())))
+        .peekable();
+    if presented.peek().is_none() {
+        return Err(ApiError::new(
             ErrorCode::MissingApiKey,
             "no admin token: send it as `Authorization: Bearer TOKEN`",
-        )),
-        Some((scheme, key))
-            if scheme.eq_ignore_ascii_case(b"bearer ") && token.is(key.trim_ascii()) =>
-        {
-            Ok(())
-        }
-        Some(_) => Err(ApiError::new(
-            ErrorCode::InvalidApiKey,
-            "the admin token is not the right one",
-        )),
+        ));
     }
+    if presented.all(|key| key.is_some_and(|key| token.is(key))) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::InvalidApiKey,
+        "the admin token is not the right one",
+    ))
+}
+
+/// Returns the key of `Bearer KEY`.
+fn bearer_key(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked(7)?;
+    let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ");
+    is_bearer.then(|| key.trim_ascii())
 }
 
 /// Checks that a browser's call comes from a page of this listener. Browsers name the page: without
@@ -229,5 +240,38 @@ mod tests {
             assert!(code(&access, "x", Some(wrong)).is_some(), "{wrong}");
         }
         assert!(Token::new("short").is_err());
+    }
+
+    #[test]
+    #[contract("V33")]
+    fn the_token_may_be_in_a_header_of_its_own_and_two_tokens_must_both_be_right() {
+        let access = Access {
+            token: Some(Token::new("0123456789abcdef").unwrap()),
+            loopback: false,
+        };
+        let code = |fields: &[(&'static str, &'static str)]| {
+            let value = |(name, value): &(&'static str, &'static str)| {
+                (name.parse().unwrap(), HeaderValue::from_static(value))
+            };
+            let headers: HeaderMap = fields.iter().map(value).collect();
+            allowed(&access, &headers).err().map(|error| error.code)
+        };
+        let right = ("x-admin-key", "0123456789abcdef");
+        assert_eq!(code(&[right]), None);
+        let bearer = ("authorization", "Bearer 0123456789abcdef");
+        assert_eq!(code(&[right, bearer]), None);
+        for wrong in [
+            ("x-admin-key", "0123456789abcdeF"),
+            ("x-admin-key", ""),
+            ("authorization", "Bearer other"),
+        ] {
+            assert_eq!(code(&[wrong]), Some(ErrorCode::InvalidApiKey), "{wrong:?}");
+            let beside = code(&[("x-router-key", right.1), wrong]);
+            assert_eq!(beside, Some(ErrorCode::InvalidApiKey), "{wrong:?}");
+        }
+        assert_eq!(
+            code(&[right, ("authorization", "Bearer other")]),
+            Some(ErrorCode::InvalidApiKey)
+        );
     }
 }

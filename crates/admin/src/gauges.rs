@@ -37,7 +37,7 @@ impl Gauges {
             fleet: Arc::clone(&parts.fleet),
             router: Arc::clone(&parts.router),
             index: Arc::clone(&parts.kv_index.index),
-            parity: Arc::clone(&parts.parity),
+            parity: Arc::clone(&parts.decisions.parity),
             cache: Arc::clone(&parts.cache),
             control: Arc::clone(&parts.control),
             features: parts.metrics.features,

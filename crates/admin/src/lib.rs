@@ -34,6 +34,7 @@ mod response_cache;
 mod route;
 mod streams;
 mod takeover;
+mod tenants;
 mod totals;
 mod worker_changes;
 mod workers;
@@ -108,6 +109,7 @@ fn own_routes(longest: usize, access: &Access) -> Vec<Route> {
         ("/admin/replicas/state", get(replicas::state)),
         ("/admin/replicas/snapshot", get(replicas::snapshot)),
         ("/admin/models", get(models::list)),
+        ("/admin/tenants", get(tenants::list)),
         ("/admin/kv-index/digest", get(kv_index_routes::digest)),
         ("/admin/kv-index/dump", get(kv_index_routes::dump)),
         ("/admin/kv-index/stats", get(kv_index_stats::stats)),

@@ -13,6 +13,7 @@ use parity::ParityTracker;
 use parking_lot::Mutex;
 use replicas::Replicas;
 use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::ReceiptRing};
+use tenants::Tenants;
 
 use crate::{Control, Doctor, Drain, DryRun, MetricsPage, Takeover};
 
@@ -27,8 +28,8 @@ pub struct AdminParts {
     pub kv_index: KvIndexParts,
     /// Decisions.
     pub decisions: DecisionParts,
-    /// Accuracy of predictions.
-    pub parity: Arc<Mutex<ParityTracker>>,
+    /// Tenants of clients.
+    pub tenants: Arc<Tenants>,
     /// Counters of prefix routing.
     pub prefix_counters: Arc<PrefixDecisionCounters>,
     /// Routers that share state.
@@ -58,13 +59,15 @@ pub struct KvIndexParts {
     pub counters: Arc<KvDecisionCounters>,
 }
 
-/// Decisions made, and a trial of one.
+/// Decisions made, a trial of one, and how predictions held.
 #[derive(Clone, Debug)]
 pub struct DecisionParts {
     /// Receipts.
     pub ring: Arc<ReceiptRing>,
     /// The dry run of a routing decision.
     pub dry_run: DryRun,
+    /// Accuracy of the predictions of decisions.
+    pub parity: Arc<Mutex<ParityTracker>>,
 }
 
 /// Two ends of this process's service: alone, or with a successor.
@@ -93,7 +96,8 @@ states! {
     kv_index.index: Arc<KvIndex>,
     decisions.ring: Arc<ReceiptRing>,
     decisions.dry_run: DryRun,
-    parity: Arc<Mutex<ParityTracker>>,
+    decisions.parity: Arc<Mutex<ParityTracker>>,
+    tenants: Arc<Tenants>,
     prefix_counters: Arc<PrefixDecisionCounters>,
     replicas: Arc<Replicas>,
     cache: Arc<ResponseCache>,

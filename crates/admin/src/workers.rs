@@ -35,7 +35,7 @@ impl FromRef<AdminParts> for WorkerReporter {
             fleet: Arc::clone(&parts.fleet),
             router: Arc::clone(&parts.router),
             index: Arc::clone(&parts.kv_index.index),
-            parity: Arc::clone(&parts.parity),
+            parity: Arc::clone(&parts.decisions.parity),
         }
     }
 }

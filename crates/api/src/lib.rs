@@ -24,6 +24,7 @@ mod response_cache;
 mod route;
 mod stats;
 mod streams;
+mod tenants;
 mod workers;
 
 use std::borrow::Cow;
@@ -64,6 +65,7 @@ pub use response_cache::{
 pub use route::{PotentialLoad, PotentialLoads, Reservation, ReservationState, RouteReply};
 pub use stats::{BackendLoad, CounterTotals, PrefixConfig, PrefixDecisions, PrefixRoutingStats};
 pub use streams::{StreamCounts, StreamReport, StreamReports};
+pub use tenants::{TenantReport, TenantReports};
 pub use workers::{
     EngineReport, TierBlocks, WorkerHealth, WorkerIdentity, WorkerLoad, WorkerRates, WorkerRemoval,
     WorkerReport, WorkerReports, WorkerService,

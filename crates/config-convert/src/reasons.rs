@@ -44,12 +44,10 @@ pub(super) fn reason(known: Reasons, path: &str) -> &'static str {
         .map_or(UNKNOWN, |(_, reason)| reason)
 }
 
-const SEVERAL_KEYS: &str =
-    "clients with keys and limits of their own are not built in this version: one key by --api-key";
+const SEVERAL_KEYS: &str = "the clients' keys, each with its limits, are entries of tenants.api_keys here: docs/tenants.md";
 
 /// Of vLLM Router, sglang-router and smg.
 pub(super) const VLLM_ROUTER: Reasons = &[
-    (&["api_keys"], SEVERAL_KEYS),
     (
         &["inbound_api_key"],
         "the key of clients is in no file: --api-key or WARMROUTE_API_KEY",

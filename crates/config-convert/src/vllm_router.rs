@@ -11,6 +11,7 @@ mod pools;
 mod preprocessing;
 mod process;
 mod serving;
+mod tenants;
 mod traces;
 mod urls;
 mod worker_keys;
@@ -131,6 +132,7 @@ impl Conversion {
         self.tokenizer(&mut top);
         self.weights(&mut top);
         self.keys(TOP, &mut top);
+        self.tenants(&mut top);
         self.process(&mut top);
         self.serving(&mut top);
         self.metrics(&mut top);

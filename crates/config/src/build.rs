@@ -15,6 +15,7 @@ mod replicas;
 mod response_cache;
 mod routing;
 mod server;
+mod tenants;
 mod tls;
 mod worker_events;
 mod workers;
@@ -75,6 +76,7 @@ fn check_sections(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     models::check(root.key("models"), problems);
     cache::check_empty_lists(root.key("model_aggregation"), problems);
     hooks::check(root.key("pre_routing_hooks"), problems);
+    tenants::check(root.key("tenants").key("api_keys"), problems);
     replicas::check(root.key("replicas"), problems);
 }
 

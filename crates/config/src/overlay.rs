@@ -8,9 +8,8 @@ use crate::{
     Override,
     key_path::steps,
     problem::ProblemDraft,
-    schema::{LATER_SECTIONS, ROOT, TOP_ALIASES},
+    schema::{ROOT, TOP_ALIASES},
     text_forms::{split_list, worker_of_text},
-    top,
 };
 
 /// Prefix of our variables.
@@ -50,9 +49,6 @@ fn variable(root: &mut LocatedValue, name: &str, path: &str, value: &str) -> Opt
     let mut names: Vec<&str> = path.split("__").collect();
     if let Some((_, target)) = TOP_ALIASES.iter().find(|(alias, _)| *alias == names[0]) {
         names.splice(..1, target.iter().copied());
-    }
-    if LATER_SECTIONS.contains(&names[0]) {
-        return Some(top::later(names[0], origin));
     }
     match leaf(&names) {
         Some(ValueKind::Section(_) | ValueKind::Map(_) | ValueKind::Free) => {
@@ -146,10 +142,6 @@ pub(crate) fn flags(
             );
             continue;
         };
-        if LATER_SECTIONS.contains(&steps[0].as_str()) {
-            problems.push(top::later(&steps[0], origin));
-            continue;
-        }
         let (place, is_list) = match place(root, &steps, &origin, check_url) {
             Ok(found) => found,
             Err(message) => {

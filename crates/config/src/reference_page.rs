@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use settings::{Availability, KeySchema, ValueKind};
 
 use crate::reload::is_fixed;
-use crate::schema::{LATER_SECTIONS, ROOT};
+use crate::schema::ROOT;
 
 const HEAD: &str = "# Configuration
 
@@ -53,13 +53,7 @@ pub fn reference_page() -> String {
             _ => {}
         }
     }
-    out += "## Sections of later versions\n\nKnown by name; a file that sets one of them is refused with an error that names it: ";
-    out += &LATER_SECTIONS
-        .iter()
-        .map(|name| format!("`{name}`"))
-        .collect::<Vec<_>>()
-        .join(", ");
-    out + ".\n"
+    out
 }
 
 fn table(keys: &[KeySchema], path: &str, out: &mut String) {

@@ -81,6 +81,10 @@ impl ConfigChanges {
         }
         let (before, after) = (&old.response_cache, &new.response_cache);
         for (path, changed) in [
+            (
+                "tenants.api_keys",
+                old.tenants.api_keys != new.tenants.api_keys,
+            ),
             ("response_cache.mac_key", before.mac_key != after.mac_key),
             (
                 "response_cache.l2.secret_key",

@@ -31,6 +31,7 @@ mod worker_health;
 use ::parity::ParitySettings;
 use ::routing::{DecisionsSection, PrefixRoutingSection, QueueSettings, RoutingSection};
 use settings::{Section, ValueKind};
+use tenants::TenantsSection;
 
 pub use cache::{BackgroundRefresh, CacheSection, ModelAggregationSection};
 pub use cache_tiers::{CacheL1, CacheL2, L1Kind, L2Kind, S3Credentials};
@@ -106,6 +107,8 @@ settings::section! {
         circuit_breaker: CircuitBreakerSection, live;
         /// Hooks that are called before a generation is routed, in this order.
         hooks "pre_routing_hooks": Vec<HookEntry> = "[]", live;
+        /// Tenants: keys of clients, what each may use, and its limits.
+        tenants: TenantsSection, live;
         /// State that several routers of one fleet share.
         replicas: ReplicasSection, restart;
         /// Log output, on stderr.

@@ -1,14 +1,14 @@
-//! Tidies the top level of the file: resolves aliases, removes sections of later versions.
+//! Tidies the top level of the file: resolves aliases, removes unknown keys.
 
 use settings::{LocatedValue, MapEntry, ValueNode, ValueOrigin, names, nearest};
 
 use crate::{
     problem::{MAX_PROBLEMS, ProblemDraft},
-    schema::{LATER_SECTIONS, ROOT, TOP_ALIASES},
+    schema::{ROOT, TOP_ALIASES},
     secret_keys::shown_unknown,
 };
 
-/// Returns the tree with this version's sections only, and records a problem for each other key.
+/// Returns the tree with known sections only, and records a problem for each other key.
 pub(crate) fn tidy(given: Option<LocatedValue>, problems: &mut Vec<ProblemDraft>) -> LocatedValue {
     let mut root = LocatedValue {
         node: ValueNode::Map(Vec::new()),
@@ -37,15 +37,7 @@ pub(crate) fn tidy(given: Option<LocatedValue>, problems: &mut Vec<ProblemDraft>
             .find(|(alias, _)| *alias == entry.key)
             .map(|(_, path)| *path);
         match path {
-            Some(path) if LATER_SECTIONS.contains(&path[0]) => {
-                problems.push(later(&entry.key, entry.origin))
-            }
             Some(path) => put(&mut root, path, entry, problems),
-            None if LATER_SECTIONS.contains(&entry.key.as_str()) => {
-                if !matches!(entry.value.node, ValueNode::Null) {
-                    problems.push(later(&entry.key, entry.origin));
-                }
-            }
             None if ROOT.iter().any(|key| key.name == entry.key) => {
                 put(&mut root, &[&entry.key.clone()], entry, problems)
             }
@@ -55,20 +47,10 @@ pub(crate) fn tidy(given: Option<LocatedValue>, problems: &mut Vec<ProblemDraft>
     root
 }
 
-/// Returns the problem of a section that is known by name only.
-pub(crate) fn later(section: &str, origin: ValueOrigin) -> ProblemDraft {
-    let draft = ProblemDraft::new(
-        section,
-        format!("section `{section}` is not built yet in this version"),
-    );
-    draft.expected("this section left out").at(origin)
-}
-
 /// Returns the names allowed at the top level.
 fn known() -> impl Iterator<Item = &'static str> {
     ROOT.iter()
         .map(|key| key.name)
-        .chain(LATER_SECTIONS.iter().copied())
         .chain(TOP_ALIASES.iter().map(|(alias, _)| *alias))
 }
 

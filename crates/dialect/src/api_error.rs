@@ -3,6 +3,8 @@
 //! Texts come from the router alone: neither an engine's text nor an internal address belongs in
 //! `message`.
 
+use std::fmt;
+
 use crate::{ErrorCode, json::ObjectWriter};
 
 /// An error reply to a client.
@@ -18,6 +20,8 @@ pub struct ApiError {
     pub param: Option<String>,
     /// Seconds until a retry makes sense; see [`Self::retry_after`].
     pub retry_after_s: Option<u32>,
+    /// The limit that was exceeded, for `X-RateLimit-Limit`.
+    pub rate_limit: Option<Box<str>>,
     /// The cause in metrics, if several share a code. Clients do not see it.
     pub cause: Option<&'static str>,
 }
@@ -31,6 +35,7 @@ impl ApiError {
             message: message.into(),
             param: None,
             retry_after_s: None,
+            rate_limit: None,
             cause: None,
         }
     }
@@ -65,6 +70,13 @@ impl ApiError {
     #[must_use]
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// Sets the limit that was exceeded.
+    #[must_use]
+    pub fn with_rate_limit(mut self, limit: impl fmt::Display) -> Self {
+        self.rate_limit = Some(limit.to_string().into());
         self
     }
 

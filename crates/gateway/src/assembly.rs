@@ -19,6 +19,7 @@ use routing::{
     Router, SemanticClusters,
     receipt::{DecisionIds, ReceiptRing},
 };
+use tenants::Tenants;
 use tokenization::{EngineTokenizer, RedisTokenStore, TokenizationStage, WorkerClient};
 
 use crate::{
@@ -28,7 +29,6 @@ use crate::{
     embedder::Embedder,
     gateway::Edge,
     ids::IdGenerator,
-    inbound_key::InboundKey,
     lifecycle::Lifecycle,
     load_telemetry::LoadCollector,
     memory::MemoryPressure,
@@ -63,6 +63,7 @@ use crate::{
     response_affinity::ResponseAffinity,
     retry::{Retries, RetryBudget},
     shared_prefixes::SharedPrefixes,
+    tenant_telemetry::TenantCollector,
     tracer::Tracer,
 };
 
@@ -93,8 +94,8 @@ pub struct GatewayParts {
     pub peers: NoteQueue,
     /// The clock.
     pub clock: Clock,
-    /// The inbound key.
-    pub keys: InboundKey,
+    /// The tenants, and their keys.
+    pub tenants: Arc<Tenants>,
     /// The limits of the process.
     pub process: ProcessLimits,
 }
@@ -128,7 +129,7 @@ impl Gateway {
             cache,
             lmcache,
             tokens,
-            keys,
+            tenants,
             process,
             ..
         } = parts;
@@ -140,6 +141,10 @@ impl Gateway {
             fleet: Arc::clone(&shared.fleet),
             counters: Arc::clone(&counters.prefix),
         }));
+        registry.register_collector(Box::new(TenantCollector {
+            tenants: Arc::clone(&tenants),
+            labels: Arc::clone(&shared.metrics.tenants),
+        }));
         let receipts = ReceiptSinks {
             ids: Arc::new(DecisionIds::new(shared.ids.next_number())),
             ring,
@@ -147,7 +152,7 @@ impl Gateway {
         };
         let tokenization = Arc::new(shared.tokenization(tokens, registry));
         let affinity = shared.affinity(lmcache, &counters, registry);
-        let admission = shared.admission(keys, process);
+        let admission = shared.admission(tenants, process);
         let server = Arc::clone(&admission.server);
         Self {
             edge: shared.edge(admission, registry),
@@ -255,13 +260,14 @@ impl<'a> SharedParts<'a> {
         TokenizationStage::new(scheme, budget, self.clock, engine, registry)
     }
 
-    fn admission(&self, keys: InboundKey, process: ProcessLimits) -> Admission {
+    fn admission(&self, tenants: Arc<Tenants>, process: ProcessLimits) -> Admission {
         Admission {
             server: Arc::new(self.settings.server.clone()),
             process,
-            keys,
+            tenants,
             bodies: BodyBudget::new(self.metrics.requests.buffered_body_bytes.clone()),
             memory: Arc::clone(&self.memory),
+            clock: self.clock,
         }
     }
 

@@ -1,6 +1,9 @@
 //! Errors of requests that no worker takes.
 
+use std::time::Duration;
+
 use dialect::{ApiError, ErrorCode};
+use tenants::Refusal;
 
 /// `Retry-After` if all targets are busy, in seconds: about as long as the usage figure stays
 /// valid.
@@ -51,9 +54,69 @@ pub(crate) fn going_down() -> ApiError {
     .with_retry_after(1)
 }
 
+/// Returns the error of a request that its tenant's rules do not let in.
+pub(crate) fn refused_by_tenant(refusal: &Refusal) -> ApiError {
+    match refusal {
+        Refusal::ScopeMissing(scope) => {
+            let scope = scope.as_str();
+            let message = format!(
+                "the API key may not be used on this route: it lacks the scope {scope:?} (tenants.api_keys[].scopes)"
+            );
+            ApiError::new(ErrorCode::ScopeMissing, message)
+        }
+        Refusal::RateLimited { per_second, wait } => {
+            let message = format!(
+                "more than {per_second} requests per second with this API key: try again after the time in Retry-After"
+            );
+            ApiError::new(ErrorCode::RateLimited, message)
+                .with_retry_after(whole_seconds(*wait))
+                .with_rate_limit(per_second)
+        }
+        Refusal::ConcurrencyLimited { most } => {
+            let message = format!(
+                "{most} requests with this API key run already, at most {most} may: try again when one has ended"
+            );
+            ApiError::new(ErrorCode::ConcurrencyLimited, message)
+                .with_retry_after(1)
+                .with_rate_limit(most)
+        }
+    }
+}
+
+/// Rounds up, so that a client that waits as long finds a token.
+fn whole_seconds(wait: Duration) -> u32 {
+    let rest = u64::from(wait.subsec_nanos() > 0);
+    u32::try_from(wait.as_secs().saturating_add(rest)).unwrap_or(u32::MAX)
+}
+
+/// Returns the error of a request for a model that its tenant may not name.
+pub(crate) fn model_not_allowed(id: &str) -> ApiError {
+    let message = format!(
+        "the model {:?} is not allowed with this API key: GET /v1/models lists those that are",
+        shown(id)
+    );
+    ApiError::new(ErrorCode::ModelNotAllowed, message).param("model")
+}
+
+/// Returns the error of a request without a model, by a tenant that may name only some.
+pub(crate) fn model_not_named() -> ApiError {
+    let message = "the request names no model, and this API key may be used for some only: send a JSON object whose \
+                   `model` is a text";
+    ApiError::new(ErrorCode::ModelNotAllowed, message).param("model")
+}
+
+/// Returns the error of an override that the tenant may not make; `field` names it.
+pub(crate) fn override_not_allowed(field: &str) -> ApiError {
+    let message = format!(
+        "{field} overrides the router's decision, which this API key may not: leave it out, or have the scope \
+         \"overrides\" granted"
+    );
+    ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
 /// Returns the error of a request for a model that every worker is known not to serve.
 pub(crate) fn model_not_found(id: &str) -> ApiError {
-    let id: String = id.chars().filter(|c| !c.is_control()).take(100).collect();
+    let id = shown(id);
     ApiError::new(
         ErrorCode::ModelNotFound,
         format!("no worker serves the model {id:?}: GET /v1/models lists those that are served"),
@@ -61,9 +124,33 @@ pub(crate) fn model_not_found(id: &str) -> ApiError {
     .param("model")
 }
 
+/// Shortens a client's name of a model for a message.
+fn shown(id: &str) -> String {
+    id.chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limits_error_says_when_to_try_again_and_what_the_limit_is() {
+        for (wait_ms, per_second, retry, limit) in [
+            (1, 20.0, 1, "20"),
+            (1000, 1.0, 1, "1"),
+            (1001, 0.5, 2, "0.5"),
+            (600_000, 0.001, 60, "0.001"),
+        ] {
+            let wait = Duration::from_millis(wait_ms);
+            let error = refused_by_tenant(&Refusal::RateLimited { per_second, wait });
+            assert_eq!(error.code, ErrorCode::RateLimited);
+            assert_eq!(error.retry_after(), Some(retry));
+            assert_eq!(error.rate_limit.as_deref(), Some(limit));
+        }
+        let error = refused_by_tenant(&Refusal::ConcurrencyLimited { most: 4 });
+        assert_eq!(error.code, ErrorCode::ConcurrencyLimited);
+        assert_eq!(error.rate_limit.as_deref(), Some("4"));
+    }
 
     #[test]
     fn the_name_of_a_missing_model_cannot_break_a_log_line() {

@@ -55,6 +55,7 @@ impl Gateway {
         let mut next = self.clone();
         let coalesces_for = settings.cache.deduplication().unwrap_or_default();
         self.reply_cache.coalescer.reconfigure(coalesces_for);
+        self.edge.admission.tenants.reconfigure(&settings.tenants);
         let lists = ModelListSettings::of(settings);
         self.edge.catalog.lists.reconfigure(lists);
         next.apply(settings, process);

@@ -6,7 +6,7 @@ use fleet::{Fleet, Snapshot, WorkerView};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 use routing::Router;
 
-use crate::worker_labels::{MOST_WORKERS, OTHER};
+use crate::name_labels::{MOST_NAMES, OTHER};
 
 /// Reads leases and requests in flight.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Collector for LoadCollector {
     }
 }
 
-/// Returns the load of each worker by its name; those beyond [`MOST_WORKERS`] are one sum,
+/// Returns the load of each worker by its name; those beyond [`MOST_NAMES`] are one sum,
 /// [`OTHER`].
 pub(crate) fn sum_by_worker(
     snapshot: &Snapshot,
@@ -58,7 +58,7 @@ pub(crate) fn sum_by_worker(
 ) -> Vec<(&str, i64)> {
     let (named, rest) = snapshot
         .workers
-        .split_at(snapshot.workers.len().min(MOST_WORKERS));
+        .split_at(snapshot.workers.len().min(MOST_NAMES));
     let mut loads: Vec<_> = named
         .iter()
         .map(|worker| (&*worker.name, load(worker)))

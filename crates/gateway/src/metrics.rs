@@ -1,7 +1,7 @@
 //! The request path's metric families.
 //!
 //! Label sets are closed: routes, outcomes, classes and reasons come from enums, and worker names
-//! are the first 1024 ever seen (`worker_labels`). Combinations of enums exist at 0 from the start,
+//! and tenants' names are the first 1024 ever seen (`name_labels`). Combinations of enums exist at 0 from the start,
 //! so that their rates and ratios always have data; series with a worker's name begin with their
 //! first sample.
 
@@ -24,8 +24,8 @@ use routing::{
 };
 
 use crate::{
-    indexed_family::IndexedFamily, request::receipt::Selection, routes::ROUTES,
-    worker_labels::WorkerLabels,
+    indexed_family::IndexedFamily, name_labels::NameLabels, request::receipt::Selection,
+    routes::ROUTES,
 };
 
 /// Labels of enums: each name with its value.
@@ -44,6 +44,12 @@ const UNFINISHED: &str = "unfinished";
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct WorkerLabel {
     worker: Arc<str>,
+}
+
+/// One label: the tenant's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct TenantLabel {
+    tenant: Arc<str>,
 }
 
 /// Labels of a worker failure counter.
@@ -138,6 +144,8 @@ families! {
             "warmroute_request_seconds" "Time from accepting a request to its end";
         queue_wait: Histogram = request_seconds(),
             "warmroute_queue_wait_seconds" "Time that requests waited for a worker, of those that did";
+        tenant_durations: Seconds<TenantLabel> = IndexedFamily::new_with_constructor(request_seconds),
+            "vllm_router_tenant_request_duration_seconds" "Time from accepting a tenant's request to its end";
         similarity: Histogram = similarity(),
             "vllm_router_cache_similarity" "Cosine of question and kept question, where their meaning answered";
         open_streams: Gauge = Gauge::default(),
@@ -190,7 +198,9 @@ families! {
 /// All families of the request path.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    labels: WorkerLabels,
+    labels: NameLabels,
+    /// Shared with the tenants' counters.
+    pub(crate) tenants: Arc<NameLabels>,
     pub(crate) requests: RequestFamilies,
     decisions: DecisionFamilies,
     workers: WorkerFamilies,
@@ -200,7 +210,8 @@ impl Metrics {
     /// Registers every family.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
-            labels: WorkerLabels::default(),
+            labels: NameLabels::default(),
+            tenants: Arc::default(),
             requests: RequestFamilies::registered(registry),
             decisions: DecisionFamilies::registered(registry),
             workers: WorkerFamilies::registered(registry),
@@ -264,6 +275,15 @@ impl Metrics {
         WorkerLabel {
             worker: self.labels.label(worker),
         }
+    }
+
+    /// Records the end of a tenant's request.
+    pub(crate) fn record_tenant_request(&self, tenant: &str, took: Duration) {
+        let tenant = self.tenants.label(tenant);
+        let durations = &self.requests.tenant_durations;
+        durations.with(&TenantLabel { tenant }, |series| {
+            series.observe(took.as_secs_f64());
+        });
     }
 
     /// Records a rejected request.
@@ -489,7 +509,7 @@ mod tests {
     fn beyond_the_first_workers_all_failures_and_tokens_share_one_series() {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
-        let most = crate::worker_labels::MOST_WORKERS;
+        let most = crate::name_labels::MOST_NAMES;
         for number in 0..most + 2 {
             metrics.record_throttle(&format!("w{number}"));
             metrics.record_worker_failure(&format!("w{number}"), "refused");

@@ -6,6 +6,7 @@ use dialect::ApiError;
 use fleet::{Fleet, ListedModel, ModelListReply};
 use net::Clock;
 use serde_json::Value;
+use tenants::Tenant;
 
 use crate::{errors, model_lists::ModelListRefresher, model_names::ModelNames};
 
@@ -19,10 +20,14 @@ pub(crate) struct ModelCatalog {
 }
 
 impl ModelCatalog {
-    /// `GET /v1/models`.
-    pub(crate) async fn list(&self) -> Value {
+    /// `GET /v1/models`: those that the tenant may use.
+    pub(crate) async fn list(&self, tenant: Option<&Tenant>) -> Value {
         self.refresh().await;
-        serde_json::to_value(self.listed()).unwrap_or_default()
+        let mut list = self.listed();
+        if let Some(tenant) = tenant {
+            list.data.retain(|model| tenant.models().has(&model.id));
+        }
+        serde_json::to_value(list).unwrap_or_default()
     }
 
     async fn refresh(&self) {
@@ -87,7 +92,7 @@ mod tests {
             names: Arc::new(names),
             ..test.gateway.edge.catalog.clone()
         };
-        assert_eq!(catalog.list().await["data"], serde_json::json!([]));
+        assert_eq!(catalog.list(None).await["data"], serde_json::json!([]));
         let error = catalog.one("nick").await.expect_err("nothing serves it");
         assert_eq!(error.code, ErrorCode::ModelNotFound);
     }

@@ -5,15 +5,7 @@
 
 use dialect::{ApiError, Dialect};
 use http::Method;
-
-/// The permission that a route requires. Every route has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// None: liveness and readiness.
-    Public,
-    /// Use of models.
-    Inference,
-}
+use tenants::Scope;
 
 /// The handler of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +58,8 @@ pub struct Route {
     pub path: &'static str,
     /// The handler.
     pub endpoint: RouteHandler,
-    /// The required permission.
-    pub scope: Scope,
+    /// The scope that a key needs; `None`: no key is needed.
+    pub scope: Option<Scope>,
     /// Whether the route reads a body.
     pub body: BodyMode,
 }
@@ -88,107 +80,109 @@ pub static ROUTES: &[Route] = &[
     generation("/v1/chat/completions", Dialect::Chat),
     generation("/v1/chat/completions/batch", Dialect::ChatBatch),
     generation("/v1/completions", Dialect::Completions),
-    generation("/v1/embeddings", Dialect::Embeddings),
-    generation("/v1/rerank", Dialect::Rerank),
-    generation("/v1/score", Dialect::Score),
-    generation("/v2/rerank", Dialect::Rerank),
-    generation("/rerank", Dialect::Rerank),
-    generation("/score", Dialect::Score),
-    generation("/classify", Dialect::Embeddings),
-    generation("/pooling", Dialect::Embeddings),
-    posting(
-        "/v1/audio/speech",
-        RouteHandler::GenerateAnew(Dialect::Embeddings),
-        BodyMode::Limited,
-    ),
-    posting(
-        "/v1/images/generations",
-        RouteHandler::GenerateAnew(Dialect::Embeddings),
-        BodyMode::Limited,
-    ),
+    scoring("/v1/embeddings", Dialect::Embeddings),
+    scoring("/v1/rerank", Dialect::Rerank),
+    scoring("/v1/score", Dialect::Score),
+    scoring("/v2/rerank", Dialect::Rerank),
+    scoring("/rerank", Dialect::Rerank),
+    scoring("/score", Dialect::Score),
+    scoring("/classify", Dialect::Embeddings),
+    scoring("/pooling", Dialect::Embeddings),
+    media("/v1/audio/speech"),
+    media("/v1/images/generations"),
     form("/v1/audio/transcriptions"),
     form("/v1/audio/translations"),
     form("/v1/images/edits"),
     form("/v1/images/variations"),
     generation("/v1/responses", Dialect::Responses),
-    posting(
-        "/v1/responses/input_tokens",
-        RouteHandler::InputTokens,
-        BodyMode::Limited,
-    ),
-    reading(
-        "/v1/responses/",
-        RouteHandler::StoredResponse,
-        Scope::Inference,
-    ),
-    posting(
-        "/v1/responses/",
-        RouteHandler::StoredResponse,
-        BodyMode::None,
-    ),
-    deleting("/v1/responses/", RouteHandler::StoredResponse),
-    reading("/v1/realtime", RouteHandler::Realtime, Scope::Inference),
+    tokenizing("/v1/responses/input_tokens", RouteHandler::InputTokens),
+    stored_response(Method::GET),
+    stored_response(Method::POST),
+    stored_response(Method::DELETE),
+    reading("/v1/realtime", RouteHandler::Realtime, Some(Scope::Media)),
     generation("/v1/messages", Dialect::Messages),
     generation("/anthropic/v1/messages", Dialect::Messages),
     generation("/inference/v1/generate", Dialect::TokenIds),
     generation("/generate", Dialect::SglangGenerate),
-    posting(
-        "/v1/messages/count_tokens",
-        RouteHandler::CountTokens,
-        BodyMode::Limited,
-    ),
-    posting("/tokenize", RouteHandler::Tokenize, BodyMode::Limited),
-    posting("/detokenize", RouteHandler::Detokenize, BodyMode::Limited),
-    posting("/v1/route", RouteHandler::Route, BodyMode::Limited),
+    tokenizing("/v1/messages/count_tokens", RouteHandler::CountTokens),
+    tokenizing("/tokenize", RouteHandler::Tokenize),
+    tokenizing("/detokenize", RouteHandler::Detokenize),
+    posting("/v1/route", RouteHandler::Route, Scope::Route),
     posting(
         "/v1/route/potential_loads",
         RouteHandler::PotentialLoads,
-        BodyMode::Limited,
+        Scope::Route,
     ),
-    posting("/v1/route/", RouteHandler::PrefillComplete, BodyMode::None),
-    deleting("/v1/route/", RouteHandler::FreeReservation),
-    reading("/v1/models", RouteHandler::Models, Scope::Inference),
-    reading("/v1/models/", RouteHandler::Model, Scope::Inference),
-    reading("/health", RouteHandler::Health, Scope::Public),
-    reading("/livez", RouteHandler::Live, Scope::Public),
-    reading("/readyz", RouteHandler::Ready, Scope::Public),
+    reservation(Method::POST, RouteHandler::PrefillComplete),
+    reservation(Method::DELETE, RouteHandler::FreeReservation),
+    reading("/v1/models", RouteHandler::Models, Some(Scope::Models)),
+    reading("/v1/models/", RouteHandler::Model, Some(Scope::Models)),
+    reading("/health", RouteHandler::Health, None),
+    reading("/livez", RouteHandler::Live, None),
+    reading("/readyz", RouteHandler::Ready, None),
 ];
 
-const fn posting(path: &'static str, endpoint: RouteHandler, body: BodyMode) -> Route {
+const fn posting(path: &'static str, endpoint: RouteHandler, scope: Scope) -> Route {
     Route {
         method: Method::POST,
         path,
         endpoint,
-        scope: Scope::Inference,
-        body,
-    }
-}
-
-const fn deleting(path: &'static str, endpoint: RouteHandler) -> Route {
-    Route {
-        method: Method::DELETE,
-        path,
-        endpoint,
-        scope: Scope::Inference,
-        body: BodyMode::None,
-    }
-}
-
-const fn generation(path: &'static str, dialect: Dialect) -> Route {
-    Route {
-        method: Method::POST,
-        path,
-        endpoint: RouteHandler::Generate(dialect),
-        scope: Scope::Inference,
+        scope: Some(scope),
         body: BodyMode::Limited,
     }
 }
 
-const fn form(path: &'static str) -> Route {
-    posting(path, RouteHandler::Form, BodyMode::Form)
+const fn generation(path: &'static str, dialect: Dialect) -> Route {
+    posting(path, RouteHandler::Generate(dialect), Scope::Chat)
 }
 
-const fn reading(path: &'static str, endpoint: RouteHandler, scope: Scope) -> Route {
+const fn scoring(path: &'static str, dialect: Dialect) -> Route {
+    posting(path, RouteHandler::Generate(dialect), Scope::Embeddings)
+}
+
+const fn tokenizing(path: &'static str, endpoint: RouteHandler) -> Route {
+    posting(path, endpoint, Scope::Tokenize)
+}
+
+const fn media(path: &'static str) -> Route {
+    posting(
+        path,
+        RouteHandler::GenerateAnew(Dialect::Embeddings),
+        Scope::Media,
+    )
+}
+
+const fn form(path: &'static str) -> Route {
+    Route {
+        method: Method::POST,
+        path,
+        endpoint: RouteHandler::Form,
+        scope: Some(Scope::Media),
+        body: BodyMode::Form,
+    }
+}
+
+const fn stored_response(method: Method) -> Route {
+    Route {
+        method,
+        path: "/v1/responses/",
+        endpoint: RouteHandler::StoredResponse,
+        scope: Some(Scope::Chat),
+        body: BodyMode::None,
+    }
+}
+
+const fn reservation(method: Method, endpoint: RouteHandler) -> Route {
+    Route {
+        method,
+        path: "/v1/route/",
+        endpoint,
+        scope: Some(Scope::Route),
+        body: BodyMode::None,
+    }
+}
+
+const fn reading(path: &'static str, endpoint: RouteHandler, scope: Option<Scope>) -> Route {
     Route {
         method: Method::GET,
         path,

@@ -57,8 +57,8 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let surroundings =
-        wire_up::surroundings(&settings, settings::api_key(&args.serve.access).is_some());
+    let tenants = settings::tenants(&settings, &args.serve.access);
+    let surroundings = wire_up::surroundings(&settings, tenants.table().requires_key());
     let options = DoctorOptions {
         probe: if args.no_probe {
             ProbeMode::Nothing

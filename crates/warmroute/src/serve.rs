@@ -5,7 +5,7 @@ use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Duration};
 use admin::Token;
 use config::{Problem, Settings};
 use fleet::WorkerVerdict;
-use gateway::{DrainResult, InboundKey};
+use gateway::DrainResult;
 use serde_json::json;
 
 use crate::{
@@ -39,10 +39,13 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     logging::start(&settings.logging);
     limits::raise_open_files(settings.server.max_connections);
     warn_of_ignored_settings(&settings);
+    if settings::api_key(&args.access).is_some() && !settings.tenants.api_keys.is_empty() {
+        tracing::warn!(
+            "the key of --api-key is not accepted: tenants.api_keys has the keys of clients"
+        );
+    }
     let extras = StartOptions {
-        keys: settings::api_key(&args.access)
-            .as_deref()
-            .map_or_else(InboundKey::default, InboundKey::require),
+        tenants: Arc::new(settings::tenants(&settings, &args.access)),
         token,
         on_verdict: Arc::new(|verdict: &WorkerVerdict| output::err(&verdict.to_string())),
         takeover: args.takeover,
@@ -110,7 +113,7 @@ async fn serve(
         Ok(stops) => stops,
         Err(error) => return fail(&format!("signals could not be caught: {error}")),
     };
-    let examples = Examples::of(&settings, extras.keys.required());
+    let examples = Examples::of(&settings, extras.tenants.table().requires_key());
     let running = match wire_up::start(settings, sources, extras).await {
         Ok(running) => running,
         Err(error) => return fail(&error.to_string()),

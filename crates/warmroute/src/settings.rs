@@ -4,6 +4,7 @@
 use std::{path::Path, process::ExitCode};
 
 use config::{ConfigSource, MoreWorker, Override, Problem, Settings};
+use tenants::Tenants;
 
 use crate::{
     cli::{AccessArgs, NameValue, ServeArgs, WorkerArgs},
@@ -48,6 +49,12 @@ pub(crate) fn admin_token(settings: &Settings) -> Option<String> {
 pub(crate) fn api_key(args: &AccessArgs) -> Option<String> {
     let own = || std::env::var(API_KEY).ok().filter(|key| !key.is_empty());
     args.api_key.clone().or_else(own)
+}
+
+/// Returns the tenants and their keys: those of the configuration, else the one key of a flag or
+/// variable.
+pub(crate) fn tenants(settings: &Settings, args: &AccessArgs) -> Tenants {
+    Tenants::new(&settings.tenants, api_key(args).as_deref())
 }
 
 /// Loads the settings of a file (or of none) under `env` and `overrides`.

@@ -21,7 +21,7 @@ use config::{Secret, Settings};
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
 use fleet::{Fleet, HubCache, OnVerdict};
 use gateway::{
-    CurrentGateway, DecisionCounters, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey,
+    CurrentGateway, DecisionCounters, DecisionLog, DrainResult, Gateway, GatewayParts,
     ProbeListener,
 };
 use indexer::{Indexer, IndexerParts};
@@ -35,6 +35,7 @@ use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use response_cache::ResponseCache;
 use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::ReceiptRing};
+use tenants::Tenants;
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::error::StartError;
@@ -62,8 +63,8 @@ const LONGEST_FIRST_READ: Duration = Duration::from_secs(2);
 
 /// Start options that are not in the settings.
 pub(crate) struct StartOptions {
-    /// Keys that clients must send.
-    pub(crate) keys: InboundKey,
+    /// Tenants, and the keys that clients must send.
+    pub(crate) tenants: Arc<Tenants>,
     /// Token that operators must send.
     pub(crate) token: Option<Token>,
     /// Callback for the result of each worker's probe.
@@ -197,7 +198,7 @@ async fn start_on(
         kv_counters,
     } = DecisionCore::new(&settings);
     let in_force = Arc::new(settings.clone());
-    let (serve_metrics, requires_key) = (settings.metrics.enabled, extras.keys.required());
+    let (serve_metrics, tenants) = (settings.metrics.enabled, extras.tenants);
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let replica = runtime::random();
@@ -238,7 +239,7 @@ async fn start_on(
             tokens,
             peers: notes.clone(),
             clock,
-            keys: extras.keys,
+            tenants: Arc::clone(&tenants),
             process: from_settings::process_limits(&in_force),
         },
         &in_force,
@@ -283,15 +284,16 @@ async fn start_on(
         decisions: DecisionParts {
             ring: Arc::clone(&ring),
             dry_run: dry_run(&gateway, in_force.server.max_body_bytes),
+            parity,
         },
-        parity,
+        tenants: Arc::clone(&tenants),
         prefix_counters,
         replicas: Arc::clone(&replicas),
         cache: Arc::clone(&cache),
         control: Arc::clone(&live) as Arc<dyn Control>,
         metrics: metrics_page(registry, serve_metrics),
         shutdown: shutdown_parts(&draining, &gateway, &handing),
-        doctor: doctor(&live, requires_key),
+        doctor: doctor(&live, tenants),
         clock,
     };
     let (stop_sinks, sinks_stopped) = watch::channel(false);
@@ -471,7 +473,7 @@ impl RunningRouter {
 
 /// Returns the doctor for the workers of the current settings, separate from the fleet that uses
 /// them.
-fn doctor(live: &Arc<LiveConfig>, api_key: bool) -> Doctor {
+fn doctor(live: &Arc<LiveConfig>, tenants: Arc<Tenants>) -> Doctor {
     let live = Arc::clone(live);
     Doctor::new(move |probe| {
         let settings = live.settings();
@@ -480,8 +482,9 @@ fn doctor(live: &Arc<LiveConfig>, api_key: bool) -> Doctor {
         } else {
             ProbeMode::Nothing
         };
+        let requires_key = tenants.table().requires_key();
         async move {
-            let surroundings = surroundings(&settings, api_key);
+            let surroundings = surroundings(&settings, requires_key);
             let options = DoctorOptions {
                 probe,
                 timeout: USUAL_TIMEOUT,

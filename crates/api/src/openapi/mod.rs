@@ -45,7 +45,7 @@ pub fn document(version: &str) -> Value {
                 },
                 "clientKey": {
                     "type": "http", "scheme": "bearer",
-                    "description": "The key of server.api_key, where one is configured.",
+                    "description": "A key of tenants.api_keys or of --api-key, where one is configured.",
                 },
             },
         },

@@ -14,8 +14,8 @@ use crate::{
     ParityReport, PotentialLoads, PrefixRoutingStats, ProbeReply, PublisherRegistered,
     PublisherUnregistered, Receipt, ReceiptList, RegisterRequest, ReloadOutcome, ReloadRequest,
     ReplicaReports, ReservationState, ResponseCacheStats, RollbackRequest, RouteReply,
-    RouteRequest, ServiceReports, StreamReports, TakeoverReply, TakeoverRequest, TokenQuery,
-    UnregisterRequest, WorkerRemoval, WorkerReport, WorkerReports, WorkerRequest,
+    RouteRequest, ServiceReports, StreamReports, TakeoverReply, TakeoverRequest, TenantReports,
+    TokenQuery, UnregisterRequest, WorkerRemoval, WorkerReport, WorkerReports, WorkerRequest,
 };
 
 /// Returns every operation, in the order of the document.
@@ -193,6 +193,11 @@ fn statistics() -> Vec<Operation> {
             "/admin/prefix-routing/stats",
             "getPrefixRouting",
             "Prefix routing",
+        ),
+        report::<TenantReports>(
+            "/admin/tenants",
+            "listTenants",
+            "Tenants of clients, and what their requests have come to",
         ),
         report::<StreamReports>("/admin/streams", "listStreams", "KV event streams"),
         report::<ReplicaReports>(

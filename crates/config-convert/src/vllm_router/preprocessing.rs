@@ -119,7 +119,11 @@ impl Conversion {
     }
 
     /// Returns the simple keys of an entry, each as `KEY: VALUE`.
-    fn pairs(&mut self, keys: &[KeyMapping], fields: &mut UnreadFields<'_>) -> Vec<String> {
+    pub(super) fn pairs(
+        &mut self,
+        keys: &[KeyMapping],
+        fields: &mut UnreadFields<'_>,
+    ) -> Vec<String> {
         self.values(keys, fields)
             .into_iter()
             .map(|(ours, value, _)| format!("{ours}: {value}"))

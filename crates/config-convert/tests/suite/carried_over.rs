@@ -339,9 +339,36 @@ fn limits_switches_and_the_tokenizer_of_a_file_are_kept() {
     assert!(text.contains("tokenizer: \"/t\""), "{text}");
 }
 
+#[test]
+#[contract("V31", "V44")]
+fn keys_of_clients_keep_their_limits_and_models() {
+    let text = converted(
+        "api_keys:\n- key: sk-a\n  name: team-a\n  rate_limit_rps: 10\n  max_concurrent: 5\n  allowed_models: \
+         ['llama-*', gpt]\n  enabled: true\n  metadata: {owner: x}\n- {key: 'sk-${b}', name: b, rate_limit_rps: 0, \
+         max_concurrent: 0, enabled: false, tier: gold}\n",
+    );
+    let listed: Vec<_> = reasons(&text).iter().map(|(key, _)| *key).collect();
+    assert_eq!(listed, ["api_keys[1].tier"]);
+    let tenants = settings(&text).tenants.api_keys;
+    let [a, b] = &tenants[..] else {
+        panic!("{text}");
+    };
+    assert_eq!((&*a.name, a.rate_limit_rps), ("team-a", Some(10.0)));
+    assert_eq!(a.max_concurrent.map(|most| most.get()), Some(5));
+    assert_eq!(a.allowed_models, ["llama-*", "gpt"]);
+    assert_eq!((a.enabled, &*a.metadata["owner"]), (true, "x"));
+    assert_eq!((b.rate_limit_rps, b.max_concurrent), (None, None));
+    assert_eq!(b.key.as_ref().map(Secret::expose), Some("sk-${b}"));
+    assert!(!b.enabled);
+    assert_eq!(
+        problem_paths("api_keys: [{name: a, key: k, rate_limit_rps: -1}]\n"),
+        ["api_keys[0].rate_limit_rps"]
+    );
+}
+
 /// Every key of that router's file that stays behind, each once.
 const LEFT: &str = "api_key_validation_urls: ['http://auth']\nadmin_api_key: sk-hush\ninbound_api_key: sk-hush\n\
-    api_keys: [{key: sk-hush}]\ndiscovery: {enabled: true}\nmetrics: {host: metrics.local}\nlog_dir: /tmp\nhost: router.local\n\
+    discovery: {enabled: true}\nmetrics: {host: metrics.local}\nlog_dir: /tmp\nhost: router.local\n\
     request_id_headers: [x]\nmax_concurrent_requests: 5\nrate_limit_tokens_per_second: 5\ncors_allowed_origins: ['*']\n\
     retry: {backoff_multiplier: 2, jitter_factor: 0.1}\ncircuit_breaker: {success_threshold: 2, window_duration_secs: 9}\n\
     enable_igw: true\ntokenizer_model_map: {a: b}\nhistory_backend: none\nenable_profiling: true\nprofile_timeout_secs: 9\n\
@@ -356,7 +383,7 @@ const LEFT: &str = "api_key_validation_urls: ['http://auth']\nadmin_api_key: sk-
 fn each_key_without_a_counterpart_has_a_reason_of_its_own() {
     let text = converted(LEFT);
     let reasons = reasons(&text);
-    assert_eq!(reasons.len(), 34, "{text}");
+    assert_eq!(reasons.len(), 33, "{text}");
     for (key, reason) in &reasons {
         assert!(!reason.contains("does not know"), "{key}");
     }

@@ -12,9 +12,13 @@ pub(super) fn are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     for (path, place) in listeners(root) {
         let (is_protected, message, expected) = match path {
             "server.listen" | "server.also_listen" => (
-                open.bool() || open.failed || tls::knows_its_clients(server),
+                open.bool()
+                    || open.failed
+                    || tls::knows_its_clients(server)
+                    || has_keys(root.key("tenants")),
                 "can be reached from other machines and no API key protects it",
-                "a loopback address, or `server.insecure_open: true` (--insecure-open) to serve everyone",
+                "a loopback address, keys in `tenants.api_keys`, or `server.insecure_open: true` (--insecure-open) to \
+                 serve everyone",
             ),
             // Its answers reveal nothing.
             "server.probe_listen" => continue,
@@ -28,6 +32,12 @@ pub(super) fn are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
             problems.push(problem(path, place, message, expected));
         }
     }
+}
+
+/// Returns whether clients need a key by the file; entries with a problem count.
+fn has_keys(tenants: &CheckedValue) -> bool {
+    let keys = tenants.key("api_keys");
+    keys.failed || !keys.items().is_empty()
 }
 
 /// Checks that no two listeners have the same address.

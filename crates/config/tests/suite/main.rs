@@ -15,4 +15,5 @@ mod schema;
 mod sections;
 mod seed_configs;
 mod starter;
+mod tenants;
 mod tls;

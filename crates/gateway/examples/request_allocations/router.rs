@@ -5,8 +5,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 use config::{ConfigSource, Settings};
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache};
 use gateway::{
-    CurrentGateway, DecisionCounters, Gateway, GatewayParts, InboundKey, ListenerPhase,
-    ProcessLimits,
+    CurrentGateway, DecisionCounters, Gateway, GatewayParts, ListenerPhase, ProcessLimits,
 };
 use kv_blocks::HashScheme;
 use kv_index::{IndexSettings, KvIndex};
@@ -93,7 +92,7 @@ fn gateway(
         tokens: None,
         peers: replicas::NoteQueue::default(),
         clock,
-        keys: InboundKey::default(),
+        tenants: Arc::default(),
         process: ProcessLimits {
             memory_budget: None,
             max_connections: 10_000,

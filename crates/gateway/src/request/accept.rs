@@ -1,7 +1,7 @@
 //! Accept: from a request head on a socket to an accepted request.
 //!
-//! Checks come in this order: route and scope, sizes, the key, the body. No body is buffered for an
-//! unauthorized caller.
+//! Checks come in this order: route, sizes, the key and its tenant's limits, the body. No body is
+//! buffered for an unauthorized caller.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,18 +10,20 @@ use config::ServerSection;
 use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use kv_blocks::Moment;
-use net::server::PeerAddress;
+use net::{Clock, server::PeerAddress};
 use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, headers};
+use tenants::{Scope, Tenant, TenantPermit, Tenants};
 
 use super::{
     body_budget::{BodyBudget, BodyLimits, BufferedBody},
     overrides::{self, HeaderOverrides, printable},
 };
 use crate::{
-    inbound_key::{InboundKey, PresentedKey},
+    client_key::{self, ArrivalTime},
+    errors,
     memory::MemoryPressure,
     process_limits::ProcessLimits,
-    routes::{self, BodyMode, Route, RouteHandler, RouteMatch, Scope},
+    routes::{self, BodyMode, Route, RouteHandler, RouteMatch},
 };
 
 /// A request with a known route and an authorized caller.
@@ -37,6 +39,8 @@ pub(crate) struct AcceptedRequest {
     /// The rest of a body of which only the beginning is buffered.
     pub(crate) rest: Option<BodyRest>,
     pub(crate) overrides: HeaderOverrides,
+    /// The owner of the client's key; `None` on a route that needs none.
+    pub(crate) tenant: Option<Arc<Tenant>>,
     /// The client's connection, where the route leaves HTTP and the client wants to.
     pub(crate) upgrade: Option<ClientUpgrade>,
 }
@@ -57,8 +61,25 @@ impl AcceptedRequest {
             body,
             rest: None,
             overrides,
+            tenant: self.tenant.clone(),
             upgrade: None,
         }
+    }
+
+    /// Checks that the tenant may use the model that its request names. Other names that rules or
+    /// hooks give to it later are the operator's choice.
+    pub(crate) fn check_model(&self, named: &str) -> Result<(), ApiError> {
+        let models = self.tenant.as_ref().map(|tenant| tenant.models());
+        if models.is_none_or(|models| models.has(named)) {
+            return Ok(());
+        }
+        Err(errors::model_not_allowed(named))
+    }
+
+    /// Returns whether the tenant may use any model.
+    pub(crate) fn may_use_all_models(&self) -> bool {
+        let tenant = self.tenant.as_ref();
+        tenant.is_none_or(|tenant| tenant.models().is_all())
     }
 }
 
@@ -118,9 +139,10 @@ pub(crate) fn allowed_methods(parts: &Parts) -> Option<&'static str> {
 pub(crate) struct Admission {
     pub(crate) server: Arc<ServerSection>,
     pub(crate) process: ProcessLimits,
-    pub(crate) keys: InboundKey,
+    pub(crate) tenants: Arc<Tenants>,
     pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) memory: Arc<MemoryPressure>,
+    pub(crate) clock: Clock,
 }
 
 /// A request whose route is known.
@@ -141,10 +163,27 @@ pub(crate) struct Arrival {
 }
 
 impl Admission {
-    /// Checks the head and the key, reads the body and the override headers.
+    /// Checks the head and the key, and takes the request's place among those of its tenant. `None`:
+    /// the route needs no key.
+    pub(crate) fn admit(&self, head: &RequestHead) -> Result<Option<TenantPermit>, ApiError> {
+        let parts = &head.parts;
+        head_fits(parts, self.server.max_head_bytes)?;
+        host_is_plain(&parts.headers, &parts.uri)?;
+        let Some(scope) = head.route.scope else {
+            return Ok(None);
+        };
+        let at = ArrivalTime {
+            received: head.arrival.received,
+            unix_s: self.clock.unix_s(),
+        };
+        client_key::admit(&self.tenants.table(), &parts.headers, scope, at).map(Some)
+    }
+
+    /// Reads the override headers and the body of an admitted request.
     pub(crate) async fn accept(
         &self,
         head: RequestHead,
+        tenant: Option<Arc<Tenant>>,
         body: &mut RequestBody,
     ) -> Result<AcceptedRequest, ApiError> {
         let RequestHead {
@@ -157,13 +196,11 @@ impl Admission {
             received,
             peer,
         } = arrival;
-        head_fits(&parts, self.server.max_head_bytes)?;
-        host_is_plain(&parts.headers, &parts.uri)?;
-        match route.scope {
-            Scope::Public => {}
-            Scope::Inference => self.keys.check(PresentedKey::of(&parts.headers))?,
-        }
         identity_encoding(&parts.headers)?;
+        let may_override = may_override(tenant.as_deref());
+        if let Some(name) = overrides::first(&parts.headers).filter(|_| !may_override) {
+            return Err(errors::override_not_allowed(name));
+        }
         let overrides = overrides::read(&parts.headers)?;
         let upgrade = upgrade(route, &mut parts, body);
         let (body, rest) = match route.body {
@@ -188,6 +225,7 @@ impl Admission {
             body,
             rest,
             overrides,
+            tenant,
             upgrade,
         })
     }
@@ -273,6 +311,11 @@ impl Admission {
         };
         Ok((BufferedBody::new(buffer.into_bytes(), permit), ended))
     }
+}
+
+/// Returns whether a tenant may override decisions.
+pub(crate) fn may_override(tenant: Option<&Tenant>) -> bool {
+    tenant.is_none_or(|tenant| tenant.has_scope(Scope::Overrides))
 }
 
 /// Takes the client's connection if it may leave HTTP for a WebSocket after this request.
@@ -403,9 +446,15 @@ mod tests {
     use http::Request;
     use prometheus_client::metrics::gauge::Gauge;
 
+    use tenants::TenantsSection;
+
     use super::*;
 
-    fn admission(keys: InboundKey) -> Admission {
+    fn one_key(key: &str) -> Tenants {
+        Tenants::new(&TenantsSection::default(), Some(key))
+    }
+
+    fn admission(tenants: Tenants) -> Admission {
         Admission {
             server: Arc::new(ServerSection {
                 max_head_bytes: 200,
@@ -418,15 +467,16 @@ mod tests {
                 memory_budget: None,
                 max_connections: 1,
             },
-            keys,
+            tenants: Arc::new(tenants),
             bodies: BodyBudget::new(Gauge::default()),
             memory: Arc::default(),
+            clock: Clock::system(),
         }
     }
 
     /// Accepts a chat with this header field and body.
     async fn accept(
-        keys: InboundKey,
+        tenants: Tenants,
         field: (&'static str, &str),
         body: &mut RequestBody,
     ) -> Result<AcceptedRequest, ApiError> {
@@ -441,7 +491,10 @@ mod tests {
                 peer: PeerAddress::Local,
             },
         };
-        admission(keys).accept(head, body).await
+        let admission = admission(tenants);
+        let permit = admission.admit(&head)?;
+        let tenant = permit.as_ref().map(|permit| Arc::clone(permit.tenant()));
+        admission.accept(head, tenant, body).await
     }
 
     const HOST: (&str, &str) = ("host", "router");
@@ -458,7 +511,7 @@ mod tests {
             frames(&["0123456789"]),
             frames(&["01", "", "23456", "789"]),
         ] {
-            let call = accept(InboundKey::default(), HOST, &mut body).await;
+            let call = accept(Tenants::default(), HOST, &mut body).await;
             assert_eq!(call.expect("it fits").body.bytes(), "0123456789");
         }
     }
@@ -468,7 +521,7 @@ mod tests {
         let mut announced = RequestBody::of_length("01234567890");
         let mut chunked = frames(&["012345", "67890", "never read"]);
         for body in [&mut announced, &mut chunked] {
-            let refused = accept(InboundKey::default(), HOST, body).await;
+            let refused = accept(Tenants::default(), HOST, body).await;
             let code = refused.map(|_| ()).map_err(|error| error.code);
             assert_eq!(code, Err(ErrorCode::BodyTooLarge));
             assert!(!body.is_end(), "the rest is not read");
@@ -478,36 +531,36 @@ mod tests {
     #[tokio::test]
     async fn a_head_is_refused_before_its_body_is_read() {
         let long = "x".repeat(200);
-        for (keys, field, code) in [
-            (InboundKey::require("k"), HOST, ErrorCode::MissingApiKey),
+        for (tenants, field, code) in [
+            (one_key("k"), HOST, ErrorCode::MissingApiKey),
             (
-                InboundKey::default(),
+                Tenants::default(),
                 ("x-long", &*long),
                 ErrorCode::HeadTooLarge,
             ),
             (
-                InboundKey::default(),
+                Tenants::default(),
                 ("content-encoding", "gzip"),
                 ErrorCode::UnsupportedEncoding,
             ),
             (
-                InboundKey::default(),
+                Tenants::default(),
                 ("host", "a b"),
                 ErrorCode::InvalidRequest,
             ),
             (
-                InboundKey::default(),
+                Tenants::default(),
                 ("x-warmroute-policy", "none such"),
                 ErrorCode::UnknownPolicy,
             ),
             (
-                InboundKey::default(),
+                Tenants::default(),
                 ("x-warmroute-priority", "101"),
                 ErrorCode::InvalidRequest,
             ),
         ] {
             let mut body = frames(&["0123"]);
-            let refused = accept(keys, field, &mut body).await;
+            let refused = accept(tenants, field, &mut body).await;
             let found = refused.map(|_| ()).map_err(|error| error.code);
             assert_eq!(found, Err(code), "{field:?}");
             assert!(!body.is_end(), "{field:?}");

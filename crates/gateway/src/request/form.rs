@@ -69,7 +69,7 @@ async fn find_model(
     let model = gateway
         .edge
         .preprocessor
-        .model_without_json(&named, "forms")?;
+        .model_without_json(call, &named, "forms")?;
     if let Some(place) = place.filter(|_| model != named) {
         let body = call.body.bytes();
         let (before, after) = (body.get(..place.start), body.get(place.end..));
@@ -83,9 +83,11 @@ async fn find_model(
     }
     let queue = &gateway.generation.delivery.queue;
     let found = queue.model(&model, wait).await?;
-    if call.rest.is_some() && !gateway.edge.preprocessor.hooks.is_empty() {
-        // A second field behind what was read could name a model that has a hook.
-        let message = "a form above 1 MiB is not accepted where hooks are configured: its end is not read here";
+    let may_name_any = gateway.edge.preprocessor.hooks.is_empty() && call.may_use_all_models();
+    if call.rest.is_some() && !may_name_any {
+        // A second field behind what was read could name a model that has a hook or is not allowed.
+        let message = "a form above 1 MiB is not accepted where hooks are configured, or with an API key for some models \
+                       only: its end is not read here";
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
     Ok(found)

@@ -60,7 +60,7 @@ mod upstream_request;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use dialect::Dialect;
+use dialect::{ApiError, Dialect};
 use futures_util::{FutureExt, future::BoxFuture};
 use http::{Request, Response, header::EXPECT};
 use net::server::PeerAddress;
@@ -144,7 +144,7 @@ async fn handle_route(
         route,
         arrival,
     };
-    let accepted = gateway.edge.admission.accept(head, &mut body).await;
+    let accepted = accept(gateway, head, &mut body, &mut guard).await;
     guard.trace_stage("accept", Some(received));
     let mut call = match accepted {
         Ok(call) => call,
@@ -175,6 +175,20 @@ async fn handle_route(
         }
         None => response,
     }
+}
+
+/// Admits the request as one of its tenant, to whose end the guard holds its place, and reads it.
+async fn accept(
+    gateway: &Gateway,
+    head: RequestHead,
+    body: &mut RequestBody,
+    guard: &mut RequestGuard,
+) -> Result<AcceptedRequest, ApiError> {
+    let admission = &gateway.edge.admission;
+    let permit = admission.admit(&head)?;
+    let tenant = permit.as_ref().map(|permit| Arc::clone(permit.tenant()));
+    guard.set_tenant(permit);
+    admission.accept(head, tenant, body).await
 }
 
 /// Runs the handler of the route.
@@ -214,11 +228,17 @@ async fn call_handler(
         RouteHandler::PotentialLoads => Box::pin(route_api::potential_loads(gateway, &call)).await,
         RouteHandler::PrefillComplete => route_api::prefill_complete(gateway, &call, rest),
         RouteHandler::FreeReservation => route_api::free(gateway, &call, rest),
-        RouteHandler::Models => Ok(reply::json(200, &Box::pin(catalog.list()).await, id)),
-        RouteHandler::Model => {
-            let found = Box::pin(catalog.one(rest)).await;
-            found.map(|model| reply::json(200, &model, id))
+        RouteHandler::Models => {
+            let list = Box::pin(catalog.list(call.tenant.as_deref())).await;
+            Ok(reply::json(200, &list, id))
         }
+        RouteHandler::Model => match call.check_model(rest) {
+            Ok(()) => {
+                let found = Box::pin(catalog.one(rest)).await;
+                found.map(|model| reply::json(200, &model, id))
+            }
+            Err(error) => Err(error),
+        },
         RouteHandler::Health => Ok(reply::json(200, &gateway.health(), id)),
         RouteHandler::Live => Ok(probed(&gateway.live(), id)),
         RouteHandler::Ready => Ok(probed(&gateway.ready(), id)),

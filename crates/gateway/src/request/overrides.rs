@@ -21,6 +21,20 @@ pub(crate) struct HeaderOverrides {
 pub(crate) const OVERLAP_WEIGHT: RangeInclusive<f64> = 0.0..=100.0;
 /// Range of the temperature.
 pub(crate) const TEMPERATURE: RangeInclusive<f64> = 0.0..=10.0;
+/// The headers that override the decision.
+const HEADERS: [&str; 5] = [
+    "x-warmroute-worker",
+    "x-warmroute-policy",
+    "x-warmroute-overlap-weight",
+    "x-warmroute-temperature",
+    "x-warmroute-priority",
+];
+
+/// Returns the first override header of a request.
+pub(super) fn first(headers: &HeaderMap) -> Option<&'static str> {
+    HEADERS.into_iter().find(|name| headers.contains_key(*name))
+}
+
 /// Reads the overrides of a request.
 pub(super) fn read(headers: &HeaderMap) -> Result<HeaderOverrides, ApiError> {
     let text = |name: &'static str| -> Result<Option<&str>, ApiError> {
@@ -104,6 +118,12 @@ mod tests {
         let with = |name, value| read_one(name, value).expect("a good value");
         let usual = HeaderOverrides::default();
         assert_eq!(read(&HeaderMap::new()).expect("nothing is wrong"), usual);
+        assert_eq!(first(&HeaderMap::new()), None);
+        for name in HEADERS {
+            let headers =
+                HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_static("1"))]);
+            assert_eq!(first(&headers), Some(name));
+        }
         let worker = with("x-warmroute-worker", " w1/2 ");
         assert_eq!(worker.worker.as_deref(), Some("w1/2"));
         let policy = with("x-warmroute-policy", "round_robin");

@@ -44,6 +44,9 @@ impl Preprocessor {
         if route.body != BodyMode::Limited {
             return Ok(());
         }
+        if !call.may_use_all_models() {
+            self.check_model(call)?;
+        }
         // A token count or a reservation produces no reply that a hook could be about.
         let generates = !matches!(
             route.endpoint,
@@ -73,9 +76,23 @@ impl Preprocessor {
         }
     }
 
+    /// Checks the model that the client names, or that it gets without naming one, before hooks and
+    /// rules replace it.
+    fn check_model(&self, call: &AcceptedRequest) -> Result<(), ApiError> {
+        let named = dialect::named_model(call.body.bytes()).map(Arc::from);
+        let model = named.or_else(|| self.fleet.only_model());
+        call.check_model(&model.ok_or_else(errors::model_not_named)?)
+    }
+
     /// Returns the model that serves a request which is no JSON and names this model; `what`: such
     /// requests.
-    pub(super) fn model_without_json(&self, named: &str, what: &str) -> Result<Arc<str>, ApiError> {
+    pub(super) fn model_without_json(
+        &self,
+        call: &AcceptedRequest,
+        named: &str,
+        what: &str,
+    ) -> Result<Arc<str>, ApiError> {
+        call.check_model(named)?;
         if let Some(hook) = self.hooks.first_for(named) {
             let message = format!(
                 "the hook {hook:?} is called for this model, and hooks read JSON only: {what} for the model are not accepted"

@@ -71,7 +71,7 @@ async fn find_model(
         }
     };
     let preprocessor = &gateway.edge.preprocessor;
-    let model = preprocessor.model_without_json(&named, "conversations")?;
+    let model = preprocessor.model_without_json(call, &named, "conversations")?;
     if let Some(place) = place.filter(|_| model != named) {
         call.target = with_model(&call.target, place, &model)?;
         guard.notes().record_model_rename(named, MODEL);

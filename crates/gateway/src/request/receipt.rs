@@ -10,10 +10,16 @@ use routing::receipt::{
     ClusterNote, DecisionId, PromptNote, QueueWait, Receipt, RequestNote, RouterAnswer,
     RouterTiming,
 };
+use tenants::{DEFAULT_TENANT, Tenant};
 use tokenization::TokenizedPrompt;
 
-/// The tenant of requests that name none.
-static DEFAULT_TENANT: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from("default"));
+/// The name of the tenant of requests that have none.
+static DEFAULT_NAME: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(DEFAULT_TENANT));
+
+/// Returns the name of a request's tenant for its receipt.
+pub(super) fn tenant_name(tenant: Option<&Tenant>) -> Arc<str> {
+    Arc::clone(tenant.map_or(&DEFAULT_NAME, |tenant| tenant.name()))
+}
 
 /// Facts of a request before the decision.
 #[derive(Clone, Debug)]
@@ -68,6 +74,7 @@ impl RequestFacts {
             id,
             at_unix_ms,
             request_id,
+            tenant,
             route,
             answer,
             queue_wait,
@@ -84,7 +91,7 @@ impl RequestFacts {
             at_unix_ms,
             request: RequestNote {
                 id: request_id,
-                tenant: Arc::clone(&DEFAULT_TENANT),
+                tenant,
                 route,
                 model: self.model,
                 served_model: self.served_model,
@@ -112,6 +119,7 @@ pub(crate) struct DecisionFacts {
     pub(crate) id: DecisionId,
     pub(crate) at_unix_ms: u64,
     pub(crate) request_id: Arc<str>,
+    pub(crate) tenant: Arc<str>,
     pub(crate) route: &'static str,
     pub(crate) answer: RouterAnswer,
     pub(crate) queue_wait: QueueWait,

@@ -12,9 +12,12 @@ mod prefill;
 mod reply;
 mod trace;
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use config::{CompatSection, LoggingSection};
@@ -30,6 +33,7 @@ use routing::{
         Receipt, ReceiptRing, RequestOutcome, RouterAnswer, RouterTiming,
     },
 };
+use tenants::TenantPermit;
 
 use self::{
     attempts::CurrentAttempt,
@@ -37,7 +41,7 @@ use self::{
     reply::ReplyRecord,
     trace::RequestTrace,
 };
-use super::receipt::{DecisionFacts, RequestFacts, RoutingNotes, Selection};
+use super::receipt::{DecisionFacts, RequestFacts, RoutingNotes, Selection, tenant_name};
 use crate::{
     cooldowns::Cooldowns,
     decision_log::DecisionLog,
@@ -100,6 +104,8 @@ pub(crate) struct RequestGuard {
     end: Option<OutcomeKind>,
     /// Set at the end: whether the reply was whole and no error.
     outcome: Option<Arc<OnceLock<bool>>>,
+    /// The place of the request among those of its tenant, once it is admitted.
+    tenant: Option<TenantPermit>,
 }
 
 /// The facts of the receipt, stage by stage.
@@ -139,11 +145,35 @@ impl RequestGuard {
             reply: ReplyRecord::default(),
             end: None,
             outcome: None,
+            tenant: None,
         })
     }
 
     pub(crate) fn request_id(&self) -> &str {
         &self.request_id
+    }
+
+    /// Holds the request's place among those of its tenant to the end of the request.
+    pub(crate) fn set_tenant(&mut self, permit: Option<TenantPermit>) {
+        self.tenant = permit;
+    }
+
+    /// Returns the name of the request's tenant.
+    fn tenant_name(&self) -> Arc<str> {
+        tenant_name(self.tenant.as_ref().map(|permit| &**permit.tenant()))
+    }
+
+    /// Counts the end of the request for its tenant.
+    fn count_for_tenant(&self, kind: OutcomeKind, took: Duration) {
+        let Some(permit) = &self.tenant else { return };
+        if !matches!(kind, OutcomeKind::Ok | OutcomeKind::ClientGone) {
+            permit.count_error();
+        }
+        if let Some(usage) = self.reply.usage {
+            permit.count_tokens(usage.prompt_tokens, usage.completion_tokens);
+        }
+        let name = permit.tenant().name();
+        self.recorder.metrics.record_tenant_request(name, took);
     }
 
     /// Returns the form of the route's errors.
@@ -234,6 +264,7 @@ impl RequestGuard {
             id: self.id,
             at_unix_ms: self.recorder.clock.unix_ms(),
             request_id: Arc::clone(&self.request_id),
+            tenant: self.tenant_name(),
             route: self.route.path,
             answer,
             queue_wait: self.draft.queue_wait,
@@ -290,6 +321,7 @@ impl Drop for RequestGuard {
             usage: self.own_usage(),
             compared_tokens,
         });
+        self.count_for_tenant(kind, now.since(self.received));
         if let Some(note) = &self.attempt.prefill {
             self.recorder.metrics.record_prefill(note);
         }

@@ -86,6 +86,9 @@ pub(crate) fn error(error: &ApiError, shape: ErrorShape, request_id: &str) -> Re
     if let Some(seconds) = error.retry_after() {
         fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
+    if let Some(limit) = &error.rate_limit {
+        insert(fields, HeaderName::from_static("x-ratelimit-limit"), limit);
+    }
     if !error.is_retryable() {
         fields.insert("x-should-retry", HeaderValue::from_static("false"));
     }

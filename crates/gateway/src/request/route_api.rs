@@ -18,11 +18,12 @@ use routing::{
     Decision, Pin, ReplyMode,
     receipt::{QueueWait, Receipt, RouterAnswer, RouterTiming},
 };
+use tenants::Tenant;
 use tokenization::{PromptInput, TokenizedPrompt};
 
 use self::body::RouteBody;
 use super::{
-    accept::AcceptedRequest,
+    accept::{AcceptedRequest, may_override},
     affinity::{AffinityInput, SearchedPrompt},
     clusters::ClusterMembership,
     decide::{self, PlacementOutcome, PlacementRequest, RoutingFacts},
@@ -32,7 +33,7 @@ use super::{
     path_id::percent_decoded,
     prefill::Handover,
     queue_wait,
-    receipt::{DecisionFacts, RequestFacts},
+    receipt::{DecisionFacts, RequestFacts, tenant_name},
     reply,
     reply_body::ReplyBody,
     translate::ApiSupport,
@@ -45,6 +46,8 @@ use crate::{
 
 /// The route's path, as receipts name it.
 const ROUTE: &str = "/v1/route";
+/// The fields of a body that override the decision.
+const BODY_OVERRIDES: &str = "worker, policy or router_config_override";
 /// Last part of the path that reports a reservation's prompt as computed.
 const PREFILL_COMPLETE: &str = "/prefill_complete";
 
@@ -157,6 +160,7 @@ impl Gateway {
             bytes: &body,
             headers: &HeaderMap::new(),
             received: self.clock().now(),
+            tenant: None,
         };
         let dry_run_request = DryRunRequest::prepare(self, source, route_body).await?;
         dry_run_request.dry_run(format!("req-{:016x}", self.edge.ids.next_number()).into())
@@ -169,6 +173,7 @@ struct RouteCall<'a> {
     bytes: &'a Bytes,
     headers: &'a HeaderMap,
     received: Moment,
+    tenant: Option<&'a Tenant>,
 }
 
 /// The request in a body of `/v1/route`, up to the decision.
@@ -176,6 +181,7 @@ struct DryRunRequest<'a> {
     gateway: &'a Arc<Gateway>,
     body: RouteBody<'a>,
     received: Moment,
+    tenant: Arc<str>,
     model: Arc<ModelView>,
     exclude: Vec<Pin>,
     facts: RoutingFacts,
@@ -208,10 +214,15 @@ async fn tokenized(
 impl<'a> DryRunRequest<'a> {
     async fn read(gateway: &'a Arc<Gateway>, call: &'a AcceptedRequest) -> Result<Self, ApiError> {
         let route_body = body::read(call.body.bytes(), &call.overrides)?;
+        let overridden = route_body.overrides != HeaderOverrides::default();
+        if overridden && !may_override(call.tenant.as_deref()) {
+            return Err(errors::override_not_allowed(BODY_OVERRIDES));
+        }
         let source = RouteCall {
             bytes: call.body.bytes(),
             headers: &call.headers,
             received: call.received,
+            tenant: call.tenant.as_deref(),
         };
         Self::prepare(gateway, source, route_body).await
     }
@@ -278,6 +289,7 @@ impl<'a> DryRunRequest<'a> {
             gateway,
             body: route_body,
             received: call.received,
+            tenant: tenant_name(call.tenant),
             model,
             exclude,
             facts,
@@ -384,6 +396,7 @@ impl<'a> DryRunRequest<'a> {
             id: gateway.recorder.receipts.ids.next_id(),
             at_unix_ms: gateway.clock().unix_ms(),
             request_id,
+            tenant: Arc::clone(&self.tenant),
             route: ROUTE,
             answer: RouterAnswer::Decided(Box::new(decision)),
             queue_wait: QueueWait::default(),

@@ -21,6 +21,7 @@ use routing::{
         DecisionId, OutcomeKind, PromptNote, PromptSource, Receipt, ReceiptRing, RequestOutcome,
     },
 };
+use tenants::Tenants;
 use tokenization::WorkerClient;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -40,7 +41,7 @@ use super::{
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
 use crate::{
-    Gateway, GatewayParts, InboundKey, ProcessLimits,
+    Gateway, GatewayParts, ProcessLimits,
     lease::Lease,
     retry::RetryPermit,
     routes::{self, RouteMatch},
@@ -131,7 +132,7 @@ impl TestGateway {
             tokens: None,
             peers: replicas::NoteQueue::default(),
             clock,
-            keys: InboundKey::default(),
+            tenants: Arc::new(Tenants::new(&settings.tenants, None)),
             process: LIMITS,
         };
         let mut gateway = Gateway::new(parts, &plain(settings), &mut registry);

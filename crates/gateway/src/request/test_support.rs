@@ -70,6 +70,7 @@ pub(crate) fn model(workers: Vec<WorkerView>) -> ModelView {
 pub(crate) fn call(body: &'static str) -> AcceptedRequest {
     let budget = BodyBudget::new(prometheus_client::metrics::gauge::Gauge::default());
     AcceptedRequest {
+        tenant: None,
         upgrade: None,
         request_id: "r1".into(),
         received: Moment::START,

@@ -6,7 +6,6 @@ use anyhow::Context;
 use clap::{Args, FromArgMatches};
 use config::Override;
 use engine_sim::{EngineArgs, EngineConfig, RunningEngine};
-use gateway::InboundKey;
 use routing::Policy;
 
 use crate::{
@@ -58,7 +57,7 @@ impl DemoCluster {
             anyhow::anyhow!("{}", lines.join("; "))
         })?;
         let extras = StartOptions {
-            keys: InboundKey::default(),
+            tenants: Arc::default(),
             token: None,
             on_verdict: Arc::new(|_| {}),
             takeover: false,

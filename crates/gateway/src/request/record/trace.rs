@@ -18,7 +18,7 @@ use routing::{
 use super::RequestGuard;
 use crate::{
     request::receipt::RequestFacts,
-    routes::{Route, RouteHandler, Scope},
+    routes::{Route, RouteHandler},
     tracer::{TracePosition, Tracer},
 };
 
@@ -131,7 +131,7 @@ impl RequestGuard {
         let Some(tracer) = &self.recorder.tracer else {
             return;
         };
-        if self.route.scope == Scope::Public {
+        if self.route.scope.is_none() {
             return;
         }
         self.draft.trace = match tracer.position(headers) {

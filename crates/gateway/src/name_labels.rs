@@ -1,6 +1,7 @@
-//! Worker names as label values: bounded, since workers come and go while counters stay.
+//! Names of workers and tenants as label values: bounded, since both come and go while counters
+//! stay.
 //!
-//! **Invariant**: at most [`MOST_WORKERS`] names, and [`OTHER`] beside them. A name keeps its
+//! **Invariant**: at most [`MOST_NAMES`] names, and [`OTHER`] beside them. A name keeps its
 //! label: a series that changed its meaning or vanished would make rates wrong.
 
 use std::{collections::HashSet, sync::Arc};
@@ -8,17 +9,17 @@ use std::{collections::HashSet, sync::Arc};
 use foldhash::fast::RandomState;
 use parking_lot::RwLock;
 
-/// Most workers with a label of their own.
-pub(crate) const MOST_WORKERS: usize = 1024;
-/// The label of all other workers.
+/// Most names with a label of their own.
+pub(crate) const MOST_NAMES: usize = 1024;
+/// The label of all other names.
 pub(crate) const OTHER: &str = "other";
 
 /// The names that have a label.
 #[derive(Debug, Default)]
-pub(crate) struct WorkerLabels(RwLock<HashSet<Arc<str>, RandomState>>);
+pub(crate) struct NameLabels(RwLock<HashSet<Arc<str>, RandomState>>);
 
-impl WorkerLabels {
-    /// Returns a worker's label: its name, or [`OTHER`] if too many came before it.
+impl NameLabels {
+    /// Returns the label of a name: the name, or [`OTHER`] if too many came before it.
     pub(crate) fn label(&self, name: &str) -> Arc<str> {
         if let Some(label) = self.0.read().get(name) {
             return Arc::clone(label);
@@ -27,7 +28,7 @@ impl WorkerLabels {
         if let Some(label) = known.get(name) {
             return Arc::clone(label);
         }
-        if known.len() >= MOST_WORKERS {
+        if known.len() >= MOST_NAMES {
             return OTHER.into();
         }
         let label = Arc::<str>::from(name);
@@ -45,15 +46,15 @@ mod tests {
     #[test]
     #[contract("I7", "S68")]
     fn the_first_names_keep_their_labels_and_all_later_ones_share_one() {
-        let labels = WorkerLabels::default();
+        let labels = NameLabels::default();
         let name = |n: usize| format!("w{n}");
-        for n in 0..MOST_WORKERS {
+        for n in 0..MOST_NAMES {
             assert_eq!(*labels.label(&name(n)), name(n));
         }
-        for n in MOST_WORKERS..3 * MOST_WORKERS {
+        for n in MOST_NAMES..3 * MOST_NAMES {
             assert_eq!(&*labels.label(&name(n)), OTHER);
         }
         assert_eq!(&*labels.label("w0"), "w0");
-        assert_eq!(labels.0.read().len(), MOST_WORKERS);
+        assert_eq!(labels.0.read().len(), MOST_NAMES);
     }
 }

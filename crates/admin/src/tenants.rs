@@ -1,0 +1,33 @@
+//! `GET /admin/tenants`.
+
+use std::sync::Arc;
+
+use ::tenants::{Tenant, Tenants};
+use api::{TenantReport, TenantReports};
+use axum::{extract::State, response::Response};
+
+use crate::response;
+
+pub(crate) async fn list(State(tenants): State<Arc<Tenants>>) -> Response {
+    let table = tenants.table();
+    let tenants = table.tenants();
+    response::json(&TenantReports {
+        tenants: tenants.iter().map(|tenant| report(tenant)).collect(),
+    })
+}
+
+fn report(tenant: &Tenant) -> TenantReport {
+    let counts = tenant.counts();
+    TenantReport {
+        name: Arc::clone(tenant.name()),
+        enabled: tenant.is_enabled(),
+        in_flight: counts.in_flight,
+        queued: 0,
+        requests: counts.requests,
+        limited: counts.rate_limited + counts.concurrency_limited,
+        prompt_tokens: counts.prompt_tokens,
+        completion_tokens: counts.completion_tokens,
+        errors: counts.errors,
+        metadata: tenant.metadata().clone(),
+    }
+}

@@ -1,0 +1,92 @@
+//! Section `tenants`.
+
+use ::tenants::Scope;
+use config::{ConfigChanges, Settings};
+use contract_id::contract;
+
+use crate::sources::{self, load_all, problem};
+
+/// SHA-256 of `abc`.
+const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+fn settings(text: &str) -> Settings {
+    sources::settings(text)
+}
+
+#[test]
+#[contract("V31", "V32")]
+fn an_entry_has_all_documented_keys_and_its_secrets_are_never_shown() {
+    let text = format!(
+        "api_keys:\n- name: team a\n  key: sk-secret\n  scopes: [chat, overrides]\n  allowed_models: [m, 'llama-*']\n  \
+         rate_limit_rps: 2.5\n  max_concurrent: 4\n  expires_at: 2030-01-31T00:00:00Z\n  enabled: false\n  metadata: \
+         {{owner: x}}\n- {{name: b, key_sha256: {ABC}}}\n"
+    );
+    let settings = settings(&text);
+    let [a, b] = &settings.tenants.api_keys[..] else {
+        panic!("{:?}", settings.tenants);
+    };
+    assert_eq!(a.scopes, [Scope::Chat, Scope::Overrides]);
+    assert_eq!(a.allowed_models, ["m", "llama-*"]);
+    assert_eq!(a.rate_limit_rps, Some(2.5));
+    assert_eq!(a.max_concurrent.map(|most| most.get()), Some(4));
+    assert!(!a.enabled && a.metadata["owner"] == "x");
+    assert_eq!(b.scopes.len(), 6, "all but overrides");
+    assert!(!b.scopes.contains(&Scope::Overrides));
+    assert!(b.enabled && b.allowed_models.is_empty() && b.rate_limit_rps.is_none());
+    let shown = settings.to_yaml();
+    assert!(
+        !shown.contains("sk-secret") && !shown.contains(ABC),
+        "{shown}"
+    );
+}
+
+#[test]
+fn every_problem_of_every_entry_is_reported_at_once() {
+    let text = format!(
+        "tenants:\n  api_keys:\n  - {{key: k1}}\n  - {{name: a, key: k2, key_sha256: {ABC}}}\n  - {{name: a}}\n  - {{name: \
+         b, key_sha256: 12ab}}\n  - {{name: c, key: abc}}\n  - {{name: d, key_sha256: {ABC}}}\n  - {{name: e, key: k3, \
+         allowed_models: ['*x'], expires_at: soon}}\n  - {{name: f, key: 'a b'}}\n  - {{name: g, key: k5, rate_limit_rps: \
+         0}}\n"
+    );
+    let problems = load_all(&text, &[], &[]).expect_err("nearly every entry is wrong");
+    let found: Vec<(&str, &str)> = problems
+        .iter()
+        .map(|problem| (&*problem.path, &*problem.message))
+        .collect();
+    let of = |at: usize, key: &str| format!("tenants.api_keys[{at}].{key}");
+    for (path, message) in [
+        (of(0, "name"), "missing"),
+        (of(1, "key_sha256"), "set beside `key`"),
+        (of(2, "name"), "a second tenant `a`"),
+        (of(2, "key"), "missing"),
+        (of(3, "key_sha256"), "no SHA-256"),
+        (of(5, "key_sha256"), "the key of tenants.api_keys[4] too"),
+        (of(6, "allowed_models"), "`*x` is no name of models"),
+        (of(6, "expires_at"), "no time of RFC 3339"),
+        (of(7, "key"), "cannot be sent in a header"),
+    ] {
+        assert!(found.contains(&(&*path, message)), "{path}: {found:#?}");
+    }
+    assert_eq!(found.len(), 10, "{found:#?}");
+    assert!(!format!("{problems:?}").contains("a b"), "no key is shown");
+}
+
+#[test]
+#[contract("V32")]
+fn a_changed_key_is_a_live_change_although_both_are_shown_alike() {
+    let [old, new] =
+        ["one", "two"].map(|key| settings(&format!("api_keys: [{{name: a, key: {key}}}]\n")));
+    let changes = ConfigChanges::between(&old, &new);
+    assert_eq!(changes.live, ["tenants.api_keys"]);
+    assert!(changes.restart_needed.is_empty());
+    assert_eq!(ConfigChanges::between(&old, &old), ConfigChanges::default());
+}
+
+#[test]
+fn keys_protect_a_listener_that_others_can_reach() {
+    let listen = "server: {listen: '0.0.0.0:8080'}\n";
+    settings(&format!("{listen}api_keys: [{{name: a, key: k}}]\n"));
+    for open in ["", "api_keys: []\n"] {
+        assert_eq!(problem(&format!("{listen}{open}")).path, "server.listen");
+    }
+}

@@ -1,0 +1,179 @@
+//! The key of a client, and the place of its request among those of its tenant.
+
+use dialect::{ApiError, ErrorCode};
+use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use kv_blocks::Moment;
+use tenants::{KeyTable, KeyVerdict, Scope, TenantPermit};
+
+use crate::errors;
+
+/// Headers that hold a key as it is, beside `Authorization: Bearer KEY`.
+const KEY_HEADERS: [&str; 2] = ["x-api-key", "x-router-key"];
+
+/// The key in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PresentedKey<'a> {
+    Nothing,
+    Key(&'a [u8]),
+    /// Two different keys or a malformed header.
+    Unclear,
+}
+
+impl<'a> PresentedKey<'a> {
+    /// Reads `Authorization: Bearer KEY`, `x-api-key: KEY` or `x-router-key: KEY`.
+    pub(crate) fn of(headers: &'a HeaderMap) -> Self {
+        let plain = KEY_HEADERS
+            .iter()
+            .flat_map(|name| headers.get_all(*name).iter().map(HeaderValue::as_bytes));
+        let mut keys = headers
+            .get_all(AUTHORIZATION)
+            .iter()
+            .map(|value| {
+                let bytes = value.as_bytes();
+                match bytes.split_at_checked(7) {
+                    Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
+                        key.trim_ascii()
+                    }
+                    _ => b"",
+                }
+            })
+            .chain(plain);
+        match (keys.next(), keys.next()) {
+            (None, _) => Self::Nothing,
+            (Some(b""), None) => Self::Unclear,
+            (Some(key), None) => Self::Key(key),
+            (Some(one), Some(other)) if one == other && keys.all(|more| more == one) => {
+                Self::Key(one)
+            }
+            _ => Self::Unclear,
+        }
+    }
+}
+
+/// When a request came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivalTime {
+    pub(crate) received: Moment,
+    /// Seconds since 1970.
+    pub(crate) unix_s: i64,
+}
+
+/// Finds the tenant of a request by its key, and takes the request's place among those of the
+/// tenant. An error is the client's reply.
+pub(crate) fn admit(
+    table: &KeyTable,
+    headers: &HeaderMap,
+    scope: Scope,
+    at: ArrivalTime,
+) -> Result<TenantPermit, ApiError> {
+    let key = match PresentedKey::of(headers) {
+        PresentedKey::Unclear if table.requires_key() => return Err(invalid("is not valid here")),
+        PresentedKey::Nothing | PresentedKey::Unclear => None,
+        PresentedKey::Key(key) => Some(key),
+    };
+    match table.verdict(key, at.unix_s) {
+        KeyVerdict::Tenant(tenant) => tenant
+            .admit(scope, at.received)
+            .map_err(|refusal| errors::refused_by_tenant(&refusal)),
+        KeyVerdict::Missing => Err(ApiError::new(
+            ErrorCode::MissingApiKey,
+            "no API key: send it as `Authorization: Bearer KEY`",
+        )),
+        KeyVerdict::Unknown => Err(invalid("is not valid here")),
+        KeyVerdict::Disabled => Err(invalid("is switched off")),
+        KeyVerdict::Expired => Err(invalid("has expired")),
+    }
+}
+
+fn invalid(reason: &str) -> ApiError {
+    let message = format!("the API key {reason}: check it");
+    ApiError::new(ErrorCode::InvalidApiKey, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+    use tenants::{Tenants, TenantsSection};
+
+    use super::*;
+
+    const AT: ArrivalTime = ArrivalTime {
+        received: Moment::START,
+        unix_s: 0,
+    };
+
+    fn one_key(key: &str) -> Tenants {
+        Tenants::new(&TenantsSection::default(), Some(key))
+    }
+
+    fn headers(fields: &[(&'static str, &'static [u8])]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in fields {
+            map.append(*name, HeaderValue::from_bytes(value).unwrap());
+        }
+        map
+    }
+
+    fn code(keys: &Tenants, fields: &[(&'static str, &'static [u8])]) -> Option<ErrorCode> {
+        let admitted = admit(&keys.table(), &headers(fields), Scope::Chat, AT);
+        admitted.err().map(|error| error.code)
+    }
+
+    #[test]
+    #[contract("S6", "S8", "V33")]
+    fn only_the_configured_key_is_accepted() {
+        let keys = one_key("sk-1");
+        assert_eq!(code(&keys, &[("authorization", b"Bearer sk-1")]), None);
+        assert_eq!(code(&keys, &[("authorization", b"bearer sk-1")]), None);
+        assert_eq!(code(&keys, &[("x-api-key", b"sk-1")]), None);
+        assert_eq!(code(&keys, &[("x-router-key", b"sk-1")]), None);
+        let everywhere = [
+            ("x-api-key", b"sk-1".as_slice()),
+            ("authorization", b"Bearer sk-1"),
+            ("x-router-key", b"sk-1"),
+        ];
+        assert_eq!(code(&keys, &everywhere), None);
+        assert_eq!(
+            code(
+                &keys,
+                &[("x-api-key", b"sk-1"), ("authorization", b"Bearer sk-1")]
+            ),
+            None
+        );
+        assert_eq!(code(&keys, &[]), Some(ErrorCode::MissingApiKey));
+        for wrong in [
+            b"Bearer".as_slice(),
+            b"Bearer ",
+            b"Bearer sk-2",
+            b"Basic sk-1",
+            b"' OR '1'='1",
+            b"Bearer \xff",
+        ] {
+            let map = [("authorization", wrong)];
+            assert_eq!(
+                code(&keys, &map),
+                Some(ErrorCode::InvalidApiKey),
+                "{}",
+                wrong.escape_ascii()
+            );
+        }
+        let two = [
+            ("authorization", b"Bearer sk-1".as_slice()),
+            ("x-api-key", b"other"),
+        ];
+        assert_eq!(code(&keys, &two), Some(ErrorCode::InvalidApiKey));
+        let three = [
+            ("x-router-key", b"other".as_slice()),
+            ("x-api-key", b"sk-1"),
+            ("authorization", b"Bearer sk-1"),
+        ];
+        assert_eq!(code(&keys, &three), Some(ErrorCode::InvalidApiKey));
+    }
+
+    #[test]
+    fn without_a_key_every_request_is_accepted() {
+        for fields in [&[][..], &[("authorization", b"Basic x".as_slice())]] {
+            assert_eq!(code(&Tenants::default(), fields), None);
+        }
+    }
+}

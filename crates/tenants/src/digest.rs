@@ -1,0 +1,74 @@
+//! The SHA-256 of a key, the only form in which keys are kept.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// The digest of a key.
+///
+/// A lookup by it takes the same time whatever part of a wrong key is right: the digests of similar
+/// keys are unlike.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyDigest([u8; 32]);
+
+/// A text that is no SHA-256 in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongDigest;
+
+impl KeyDigest {
+    /// Returns the digest of a key.
+    pub fn of(key: &[u8]) -> Self {
+        Self(Sha256::digest(key).into())
+    }
+
+    /// Reads 64 hexadecimal digits.
+    ///
+    /// # Errors
+    ///
+    /// Any other text.
+    pub fn from_hex(text: &str) -> Result<Self, WrongDigest> {
+        let digits = text.trim().as_bytes();
+        let mut digest = [0; 32];
+        if digits.len() != 64 {
+            return Err(WrongDigest);
+        }
+        for (byte, pair) in digest.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |digit: u8| char::from(digit).to_digit(16).ok_or(WrongDigest);
+            let value = digit(pair[0])? * 16 + digit(pair[1])?;
+            *byte = u8::try_from(value).map_err(|_| WrongDigest)?;
+        }
+        Ok(Self(digest))
+    }
+}
+
+/// Shows nothing: the digest of a short key can be found by trial.
+impl fmt::Debug for KeyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_in_hexadecimal_is_that_of_its_key() {
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(KeyDigest::from_hex(abc), Ok(KeyDigest::of(b"abc")));
+        let spelled = format!(" {}\n", abc.to_uppercase());
+        assert_eq!(KeyDigest::from_hex(&spelled), Ok(KeyDigest::of(b"abc")));
+        for wrong in [
+            "",
+            "ba78",
+            &abc[1..],
+            &format!("{abc}0"),
+            &abc.replace('b', "g"),
+        ] {
+            assert_eq!(KeyDigest::from_hex(wrong), Err(WrongDigest), "{wrong}");
+        }
+        let wide = "\u{e4}".repeat(32);
+        assert_eq!(KeyDigest::from_hex(&wide), Err(WrongDigest));
+        assert_eq!(format!("{:?}", KeyDigest::of(b"abc")), "***");
+    }
+}

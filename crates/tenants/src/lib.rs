@@ -1,0 +1,26 @@
+//! Tenants: who a client's key belongs to, what it may use, and how much of it at a time.
+//!
+//! Keys are looked up by their SHA-256 and kept in no other form. Whether models and scopes are
+//! allowed is asked here; where a request names them, the request path knows. No clock is read:
+//! times are arguments.
+//!
+//! **Invariant**: the running state of a tenant belongs to its name: a reload changes its rules and
+//! neither its bucket nor its counts.
+
+mod bucket;
+mod digest;
+mod models;
+mod section;
+mod state;
+mod table;
+mod tenant;
+
+pub use digest::{KeyDigest, WrongDigest};
+pub use models::{AllowedModels, WrongPattern};
+pub use section::{Scope, TenantDefaults, TenantEntry, TenantsSection, expiry};
+pub use state::TenantCounts;
+pub use table::{KeyTable, KeyVerdict, Tenants};
+pub use tenant::{Refusal, Tenant, TenantPermit};
+
+/// The tenant of the key that is not in the configuration, and of requests that need no key.
+pub const DEFAULT_TENANT: &str = "default";

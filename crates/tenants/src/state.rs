@@ -1,0 +1,111 @@
+//! What runs for a tenant, and what has run.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use kv_blocks::Moment;
+use parking_lot::Mutex;
+
+use crate::{Refusal, bucket::TokenBucket};
+
+/// The running state of a tenant. It outlives a reload.
+#[derive(Debug, Default)]
+pub(crate) struct TenantState {
+    bucket: Mutex<TokenBucket>,
+    in_flight: AtomicU32,
+    requests: AtomicU64,
+    errors: AtomicU64,
+    rate_limited: AtomicU64,
+    concurrency_limited: AtomicU64,
+    prompt_tokens: AtomicU64,
+    completion_tokens: AtomicU64,
+}
+
+/// What a tenant's requests have come to since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantCounts {
+    /// Requests that run now.
+    pub in_flight: u64,
+    /// Requests with its key, also refused ones.
+    pub requests: u64,
+    /// Requests that ended in an error other than a limit.
+    pub errors: u64,
+    /// Requests above its rate.
+    pub rate_limited: u64,
+    /// Requests above its number of concurrent ones.
+    pub concurrency_limited: u64,
+    /// Prompt tokens that workers reported.
+    pub prompt_tokens: u64,
+    /// Tokens of replies that workers reported.
+    pub completion_tokens: u64,
+}
+
+impl TenantState {
+    /// Takes a place among the concurrent requests, then a token: a request that finds no place
+    /// takes none.
+    pub(crate) fn enter(
+        &self,
+        per_second: Option<f64>,
+        most: Option<u32>,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let most = most.unwrap_or(u32::MAX);
+        let next = |running: u32| (running < most).then(|| running + 1);
+        if self.in_flight.fetch_update(Relaxed, Relaxed, next).is_err() {
+            self.concurrency_limited.fetch_add(1, Relaxed);
+            return Err(Refusal::ConcurrencyLimited { most });
+        }
+        let Some(per_second) = per_second else {
+            return Ok(());
+        };
+        let taken = self.bucket.lock().take(per_second, now);
+        taken.map_err(|wait| {
+            self.leave();
+            self.rate_limited.fetch_add(1, Relaxed);
+            Refusal::RateLimited { per_second, wait }
+        })
+    }
+
+    pub(crate) fn leave(&self) {
+        self.in_flight.fetch_sub(1, Relaxed);
+    }
+
+    pub(crate) fn count_request(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_error(&self) {
+        self.errors.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_tokens(&self, prompt: u32, completion: u32) {
+        self.prompt_tokens.fetch_add(u64::from(prompt), Relaxed);
+        self.completion_tokens
+            .fetch_add(u64::from(completion), Relaxed);
+    }
+
+    pub(crate) fn counts(&self) -> TenantCounts {
+        TenantCounts {
+            in_flight: u64::from(self.in_flight.load(Relaxed)),
+            requests: self.requests.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            rate_limited: self.rate_limited.load(Relaxed),
+            concurrency_limited: self.concurrency_limited.load(Relaxed),
+            prompt_tokens: self.prompt_tokens.load(Relaxed),
+            completion_tokens: self.completion_tokens.load(Relaxed),
+        }
+    }
+}
+
+impl std::iter::Sum for TenantCounts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |one, other| Self {
+            in_flight: one.in_flight + other.in_flight,
+            requests: one.requests + other.requests,
+            errors: one.errors + other.errors,
+            rate_limited: one.rate_limited + other.rate_limited,
+            concurrency_limited: one.concurrency_limited + other.concurrency_limited,
+            prompt_tokens: one.prompt_tokens + other.prompt_tokens,
+            completion_tokens: one.completion_tokens + other.completion_tokens,
+        })
+    }
+}

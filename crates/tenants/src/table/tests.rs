@@ -1,0 +1,201 @@
+use std::time::Duration;
+
+use contract_id::contract;
+use kv_blocks::Moment;
+use settings::Secret;
+
+use super::*;
+use crate::{Refusal, Scope, TenantDefaults, TenantPermit};
+
+fn entry(name: &str, key: &str) -> TenantEntry {
+    TenantEntry {
+        name: name.to_owned(),
+        key: Some(Secret::new(key)),
+        key_sha256: None,
+        scopes: vec![Scope::Chat],
+        allowed_models: Vec::new(),
+        rate_limit_rps: None,
+        max_concurrent: None,
+        expires_at: None,
+        enabled: true,
+        metadata: [("team".to_owned(), "a".to_owned())].into(),
+    }
+}
+
+fn section(api_keys: Vec<TenantEntry>) -> TenantsSection {
+    TenantsSection {
+        defaults: TenantDefaults { overrides: false },
+        api_keys,
+    }
+}
+
+fn tenant(tenants: &Tenants, key: &str) -> Arc<Tenant> {
+    match tenants.table().verdict(Some(key.as_bytes()), 0) {
+        KeyVerdict::Tenant(tenant) => Arc::clone(tenant),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn admit(tenants: &Tenants, key: &str) -> Result<TenantPermit, Refusal> {
+    tenant(tenants, key).admit(Scope::Chat, Moment::START)
+}
+
+#[test]
+#[contract("V32")]
+fn a_key_is_known_by_its_digest_and_kept_in_no_other_form() {
+    let mut hashed = entry("hashed", "");
+    hashed.key = None;
+    hashed.key_sha256 = Some(Secret::new(
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+    ));
+    let tenants = Tenants::new(&section(vec![entry("plain", "sk-1"), hashed]), None);
+    assert_eq!(&**tenant(&tenants, "sk-1").name(), "plain");
+    assert_eq!(&**tenant(&tenants, "abc").name(), "hashed");
+    let shown = format!("{tenants:?}");
+    assert!(
+        !shown.contains("sk-1") && !shown.contains("ba7816"),
+        "{shown}"
+    );
+}
+
+#[test]
+#[contract("V31", "S6")]
+fn a_key_that_is_unknown_disabled_or_expired_has_no_tenant() {
+    let (mut off, mut old) = (entry("off", "off"), entry("old", "old"));
+    off.enabled = false;
+    old.expires_at = Some("1970-01-01T00:01:00Z".to_owned());
+    let tenants = Tenants::new(&section(vec![entry("a", "sk-1"), off, old]), None);
+    let table = tenants.table();
+    let verdict = |key: Option<&str>, unix_s| {
+        let verdict = table.verdict(key.map(str::as_bytes), unix_s);
+        format!("{verdict:?}").split('(').next().map(str::to_owned)
+    };
+    for (key, unix_s, expected) in [
+        (None, 0, "Missing"),
+        (Some(""), 0, "Unknown"),
+        (Some("sk-10"), 0, "Unknown"),
+        (Some("sk-1"), 0, "Tenant"),
+        (Some("off"), 0, "Disabled"),
+        (Some("old"), 59, "Tenant"),
+        (Some("old"), 60, "Expired"),
+    ] {
+        assert_eq!(verdict(key, unix_s).as_deref(), Some(expected), "{key:?}");
+    }
+    assert!(table.requires_key());
+}
+
+#[test]
+#[contract("V33")]
+fn the_first_of_tenants_one_key_and_open_access_that_is_configured_decides() {
+    let none = section(Vec::new());
+    let some = section(vec![entry("a", "sk-a")]);
+    let open = Tenants::new(&none, None);
+    assert!(!open.table().requires_key());
+    assert_eq!(&**tenant(&open, "anything").name(), DEFAULT_TENANT);
+    let one = Tenants::new(&none, Some("sk-one"));
+    assert_eq!(&**tenant(&one, "sk-one").name(), DEFAULT_TENANT);
+    one.reconfigure(&some);
+    let table = one.table();
+    assert!(matches!(
+        table.verdict(Some(b"sk-one"), 0),
+        KeyVerdict::Unknown
+    ));
+    assert_eq!(&**tenant(&one, "sk-a").name(), "a");
+    one.reconfigure(&none);
+    assert_eq!(&**tenant(&one, "sk-one").name(), DEFAULT_TENANT);
+}
+
+#[test]
+#[contract("V31")]
+fn each_tenant_has_places_of_its_own_which_end_with_their_requests() {
+    let (mut a, b) = (entry("a", "a"), entry("b", "b"));
+    a.max_concurrent = std::num::NonZeroU32::new(2);
+    let tenants = Tenants::new(&section(vec![a, b]), None);
+    let held = [admit(&tenants, "a"), admit(&tenants, "a")];
+    let refused = admit(&tenants, "a").expect_err("no place is left");
+    assert_eq!(refused, Refusal::ConcurrencyLimited { most: 2 });
+    assert!(admit(&tenants, "b").is_ok());
+    drop(held);
+    assert!(admit(&tenants, "a").is_ok());
+    let counts = tenant(&tenants, "a").counts();
+    assert_eq!((counts.in_flight, counts.requests), (0, 4));
+    assert_eq!(counts.concurrency_limited, 1);
+}
+
+#[test]
+#[contract("V31")]
+fn each_tenant_has_a_bucket_of_its_own_and_a_request_without_a_place_takes_no_token() {
+    let mut limited = [entry("a", "a"), entry("b", "b")];
+    for entry in &mut limited {
+        entry.rate_limit_rps = Some(2.0);
+        entry.max_concurrent = std::num::NonZeroU32::new(1);
+    }
+    let tenants = Tenants::new(&section(limited.into()), None);
+    let first = admit(&tenants, "a").expect("the bucket is full");
+    assert!(matches!(
+        admit(&tenants, "a"),
+        Err(Refusal::ConcurrencyLimited { .. })
+    ));
+    drop(first);
+    drop(admit(&tenants, "a").expect("a second token"));
+    let wait = Duration::from_millis(500);
+    let refused = admit(&tenants, "a").expect_err("no token is left");
+    let expected = Refusal::RateLimited {
+        per_second: 2.0,
+        wait,
+    };
+    assert_eq!(refused, expected);
+    assert!(admit(&tenants, "b").is_ok());
+    let later = Moment::START + wait;
+    assert!(tenant(&tenants, "a").admit(Scope::Chat, later).is_ok());
+    assert_eq!(tenant(&tenants, "a").counts().rate_limited, 1);
+    assert_eq!(tenant(&tenants, "a").counts().in_flight, 0);
+}
+
+#[test]
+#[contract("V32")]
+fn a_reload_changes_the_rules_and_keeps_places_tokens_and_counts() {
+    let mut a = entry("a", "old-key");
+    a.max_concurrent = std::num::NonZeroU32::new(1);
+    a.rate_limit_rps = Some(1.0);
+    let tenants = Tenants::new(&section(vec![a.clone()]), None);
+    let running = admit(&tenants, "old-key").expect("it is the first");
+    a.key = Some(Secret::new("new-key"));
+    tenants.reconfigure(&section(vec![a.clone()]));
+    let table = tenants.table();
+    assert!(matches!(
+        table.verdict(Some(b"old-key"), 0),
+        KeyVerdict::Unknown
+    ));
+    let limited = admit(&tenants, "new-key").expect_err("the first one still runs");
+    assert_eq!(limited, Refusal::ConcurrencyLimited { most: 1 });
+    drop(running);
+    let limited = admit(&tenants, "new-key").expect_err("its token is used");
+    assert!(matches!(limited, Refusal::RateLimited { .. }));
+    a.rate_limit_rps = None;
+    tenants.reconfigure(&section(vec![a]));
+    assert!(admit(&tenants, "new-key").is_ok());
+    assert_eq!(tenant(&tenants, "new-key").counts().requests, 4);
+}
+
+#[test]
+#[contract("V31")]
+fn a_tenant_uses_only_its_scopes_and_overrides_only_alone_or_where_granted() {
+    let overrides = |section: &TenantsSection| {
+        let tenants = Tenants::new(section, None);
+        tenant(&tenants, "a").has_scope(Scope::Overrides)
+    };
+    let alone = section(vec![entry("a", "a")]);
+    let mut two = section(vec![entry("a", "a"), entry("b", "b")]);
+    assert!(overrides(&alone) && !overrides(&two));
+    two.api_keys[0].scopes.push(Scope::Overrides);
+    assert!(overrides(&two));
+    two.api_keys[0].scopes.pop();
+    two.defaults.overrides = true;
+    assert!(overrides(&two));
+    let tenants = Tenants::new(&two, None);
+    let refused = tenant(&tenants, "a").admit(Scope::Models, Moment::START);
+    let refused = refused.expect_err("it has only chat");
+    assert_eq!(refused, Refusal::ScopeMissing(Scope::Models));
+    assert_eq!(tenant(&tenants, "a").counts().errors, 1);
+}

@@ -1,0 +1,181 @@
+//! A tenant: its rules, and the permit of one of its requests.
+
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+
+use kv_blocks::Moment;
+
+use crate::{AllowedModels, Scope, TenantCounts, TenantEntry, section::expiry, state::TenantState};
+
+/// The rules of a tenant, and its running state.
+#[derive(Debug)]
+pub struct Tenant {
+    name: Arc<str>,
+    scopes: ScopeSet,
+    models: AllowedModels,
+    per_second: Option<f64>,
+    max_concurrent: Option<NonZeroU32>,
+    /// Seconds since 1970.
+    expires_at: Option<i64>,
+    enabled: bool,
+    metadata: Box<BTreeMap<String, String>>,
+    state: Arc<TenantState>,
+}
+
+/// Why a request of a known tenant is not let in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Refusal {
+    /// It may not use the route.
+    ScopeMissing(Scope),
+    /// Too many requests per second.
+    RateLimited {
+        /// The limit.
+        per_second: f64,
+        /// Time until a request passes.
+        wait: Duration,
+    },
+    /// Too many requests at the same time.
+    ConcurrencyLimited {
+        /// The limit.
+        most: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ScopeSet(u8);
+
+impl ScopeSet {
+    const ALL: Self = Self(u8::MAX);
+
+    fn of(scopes: &[Scope]) -> Self {
+        Self(scopes.iter().fold(0, |set, scope| set | bit(*scope)))
+    }
+
+    fn has(self, scope: Scope) -> bool {
+        self.0 & bit(scope) != 0
+    }
+}
+
+fn bit(scope: Scope) -> u8 {
+    1 << scope as u8
+}
+
+impl Tenant {
+    /// Returns the tenant of an entry. `overrides`: whether it may override decisions even without
+    /// the scope.
+    pub(crate) fn of(entry: &TenantEntry, overrides: bool, state: Arc<TenantState>) -> Self {
+        let mut scopes = ScopeSet::of(&entry.scopes);
+        if overrides {
+            scopes.0 |= bit(Scope::Overrides);
+        }
+        let models = entry.allowed_models.iter().map(String::as_str);
+        Self {
+            name: entry.name.as_str().into(),
+            scopes,
+            // Both are checked with the configuration; what cannot be read allows nothing.
+            models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
+            expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
+            per_second: entry.rate_limit_rps,
+            max_concurrent: entry.max_concurrent,
+            enabled: entry.enabled,
+            metadata: Box::new(entry.metadata.clone()),
+            state,
+        }
+    }
+
+    /// Returns a tenant with this name that may do everything.
+    pub(crate) fn unlimited(name: &str, state: Arc<TenantState>) -> Self {
+        Self {
+            name: name.into(),
+            scopes: ScopeSet::ALL,
+            models: AllowedModels::default(),
+            per_second: None,
+            max_concurrent: None,
+            expires_at: None,
+            enabled: true,
+            metadata: Box::default(),
+            state,
+        }
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Returns whether its key is accepted at all.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Returns whether its key has expired at this time, in seconds since 1970.
+    pub fn is_expired(&self, unix_s: i64) -> bool {
+        self.expires_at.is_some_and(|end| unix_s >= end)
+    }
+
+    /// Returns whether it may use a scope.
+    pub fn has_scope(&self, scope: Scope) -> bool {
+        self.scopes.has(scope)
+    }
+
+    /// Returns the models that its requests may name.
+    pub fn models(&self) -> &AllowedModels {
+        &self.models
+    }
+
+    /// Returns the operator's notes.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// Returns what its requests have come to.
+    pub fn counts(&self) -> TenantCounts {
+        self.state.counts()
+    }
+
+    pub(crate) fn state(&self) -> &Arc<TenantState> {
+        &self.state
+    }
+
+    /// Lets a request in that uses a route of this scope, or says why not.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, which is counted.
+    pub fn admit(self: &Arc<Self>, scope: Scope, now: Moment) -> Result<TenantPermit, Refusal> {
+        self.state.count_request();
+        if !self.has_scope(scope) {
+            self.state.count_error();
+            return Err(Refusal::ScopeMissing(scope));
+        }
+        let most = self.max_concurrent.map(NonZeroU32::get);
+        self.state.enter(self.per_second, most, now)?;
+        Ok(TenantPermit(Arc::clone(self)))
+    }
+}
+
+/// The place of a request among the concurrent ones of its tenant. Dropping it frees the place.
+#[derive(Debug)]
+pub struct TenantPermit(Arc<Tenant>);
+
+impl TenantPermit {
+    /// Returns the tenant.
+    pub fn tenant(&self) -> &Arc<Tenant> {
+        &self.0
+    }
+
+    /// Counts that the request ended in an error.
+    pub fn count_error(&self) {
+        self.0.state.count_error();
+    }
+
+    /// Counts the tokens of the request.
+    pub fn count_tokens(&self, prompt: u32, completion: u32) {
+        self.0.state.count_tokens(prompt, completion);
+    }
+}
+
+impl Drop for TenantPermit {
+    fn drop(&mut self) {
+        self.0.state.leave();
+    }
+}

@@ -1,0 +1,405 @@
+//! Tenants: their keys, what they may use, and their limits.
+
+use contract_id::contract;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    PieceGate, Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply,
+    chunk, eventually, json_reply, stream_head, stream_reply,
+};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn whole() -> ScriptedReply {
+    let usage = json!({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10});
+    let body = json!({"id": "c", "object": "chat.completion", "model": "m", "usage": usage,
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}]});
+    ScriptedReply::whole(json_reply("200 OK", "", &body.to_string()))
+}
+
+fn chat(model: &str) -> Value {
+    json!({"model": model, "messages": [{"role": "user", "content": "hi"}]})
+}
+
+/// A router whose clients are tenants.
+struct Shared {
+    router: Program,
+    engine: ScriptedEngine,
+}
+
+impl Shared {
+    fn start(yaml: &str) -> Self {
+        let engine = ScriptedEngine::start(whole());
+        let router = Program::serve_with(yaml, &[engine.url()], &[]).ready(1);
+        Self { router, engine }
+    }
+
+    fn post(&self, key: &str, path: &str, body: &Value) -> RawReply {
+        self.post_with(key, path, body, &[])
+    }
+
+    fn post_with(&self, key: &str, path: &str, body: &Value, more: &[(&str, &str)]) -> RawReply {
+        let bearer = format!("Bearer {key}");
+        let headers = [&[("authorization", &*bearer)], more].concat();
+        let body = body.to_string();
+        RawClient::post_with(&self.router.data(), path, &headers, body.as_bytes())
+    }
+
+    fn get(&self, key: &str, path: &str) -> RawReply {
+        let mut client = RawClient::connect(&self.router.data());
+        client.send("GET", path, &[("x-router-key", key)], b"");
+        client.reply()
+    }
+
+    /// Sends a chat whose reply is a stream, and reads the reply's head.
+    fn streaming(&self, key: &str) -> (RawClient, RawReply) {
+        let mut body = chat("m");
+        body["stream"] = json!(true);
+        let mut client = RawClient::connect(&self.router.data());
+        let bearer = format!("Bearer {key}");
+        let headers = [("authorization", &*bearer)];
+        client.send("POST", CHAT, &headers, body.to_string().as_bytes());
+        let head = client.head();
+        (client, head)
+    }
+
+    fn tenant(&self, name: &str) -> Value {
+        let reply = RawClient::get(&self.router.admin(), "/admin/tenants").json();
+        let all = reply["tenants"].as_array().expect("a list");
+        let found = all.iter().find(|tenant| tenant["name"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {reply}")).clone()
+    }
+
+    /// Waits until no request of a tenant runs.
+    fn wait_for_place(&self, name: &str) {
+        let is_free = || (self.tenant(name)["in_flight"] == 0).then_some(());
+        eventually("the place is free", is_free);
+    }
+}
+
+fn refused(reply: &RawReply, status: u16, code: &str) {
+    let found = reply.error_code();
+    let text = reply.text();
+    assert_eq!((reply.status, &*found), (status, code), "{text}");
+}
+
+/// A stream in two pieces, of which the gate lets one through at a time.
+fn gated(gate: &PieceGate) -> ScriptedReply {
+    let event = |text: &str| {
+        let delta = json!({"choices": [{"index": 0, "delta": {"content": text}}]});
+        format!("data: {delta}\n\n")
+    };
+    let (first, second) = (event("a"), event("b"));
+    let reply = stream_reply(&[first.as_bytes(), second.as_bytes(), b"data: [DONE]\n\n"]);
+    let (begin, rest) = reply.split_at(stream_head().len() + chunk(first.as_bytes()).len());
+    ScriptedReply::Gated(vec![begin.to_vec(), rest.to_vec()], gate.clone())
+}
+
+#[test]
+#[contract("V31")]
+fn a_tenant_has_as_many_running_requests_as_it_may_until_their_replies_end() {
+    let shared = Shared::start(
+        "api_keys:\n- {name: a, key: sk-a, max_concurrent: 1}\n- {name: b, key: sk-b}\n",
+    );
+    let gate = PieceGate::new();
+    shared.engine.once(gated(&gate));
+    gate.open();
+    let (mut client, head) = shared.streaming("sk-a");
+    assert_eq!(head.status, 200);
+    let limited = shared.post("sk-a", CHAT, &chat("m"));
+    refused(&limited, 429, "concurrency_limited");
+    assert_eq!(limited.header("retry-after"), Some("1"));
+    assert_eq!(limited.header("x-ratelimit-limit"), Some("1"));
+    assert_eq!(shared.post("sk-b", CHAT, &chat("m")).status, 200);
+    assert_eq!(shared.tenant("a")["in_flight"], 1);
+    gate.open();
+    client.body(head);
+    shared.wait_for_place("a");
+    assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+
+    // A client that goes away frees its place too.
+    let gate = PieceGate::new();
+    shared.engine.once(gated(&gate));
+    gate.open();
+    drop(shared.streaming("sk-a"));
+    shared.wait_for_place("a");
+    assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+    let shown = shared.tenant("a");
+    assert_eq!(
+        (&shown["requests"], &shown["limited"]),
+        (&json!(5), &json!(1))
+    );
+}
+
+#[test]
+#[contract("V31")]
+fn a_tenant_above_its_rate_is_told_when_to_try_again_and_no_other_notices() {
+    let shared = Shared::start(
+        "api_keys:\n- {name: a, key: sk-a, rate_limit_rps: 0.01}\n- {name: b, key: sk-b, rate_limit_rps: 1000}\n",
+    );
+    assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+    for _ in 0..3 {
+        let limited = shared.post("sk-a", CHAT, &chat("m"));
+        refused(&limited, 429, "rate_limited");
+        assert_eq!(limited.header("x-ratelimit-limit"), Some("0.01"));
+        assert_eq!(limited.header("retry-after"), Some("60"));
+        assert_eq!(shared.post("sk-b", CHAT, &chat("m")).status, 200);
+    }
+    assert_eq!(shared.engine.requests(), 4);
+    let page = RawClient::get(&shared.router.admin(), "/metrics").text();
+    for line in [
+        "vllm_router_tenant_requests_total{tenant=\"a\"} 4",
+        "vllm_router_tenant_rate_limited_total{tenant=\"a\"} 3",
+        "warmroute_tenant_limited_total{tenant=\"a\",limit=\"rate\"} 3",
+        "vllm_router_tenant_request_duration_seconds_count{tenant=\"b\"} 3",
+    ] {
+        assert!(page.lines().any(|there| there == line), "{line}\n{page}");
+    }
+}
+
+/// Bodies of the routes that read a body of JSON, each with its model.
+fn bodies(model: &str) -> Vec<(&'static str, Value)> {
+    let prompt = json!({"model": model, "prompt": "hi"});
+    let input = json!({"model": model, "input": "hi"});
+    let documents = json!({"model": model, "query": "q", "documents": ["a"]});
+    let texts = json!({"model": model, "text_1": "a", "text_2": "b"});
+    let mut messages = chat(model);
+    messages["max_tokens"] = json!(5);
+    let ids = json!({"model": model, "token_ids": [1], "sampling_params": {}});
+    let batch = json!({"model": model, "messages": [[{"role": "user", "content": "hi"}]]});
+    vec![
+        (CHAT, chat(model)),
+        ("/v1/chat/completions/batch", batch),
+        ("/v1/completions", prompt.clone()),
+        ("/v1/embeddings", input.clone()),
+        ("/v1/rerank", documents.clone()),
+        ("/v1/score", texts.clone()),
+        ("/v2/rerank", documents.clone()),
+        ("/rerank", documents),
+        ("/score", texts),
+        ("/classify", input.clone()),
+        ("/pooling", input.clone()),
+        ("/v1/audio/speech", input.clone()),
+        ("/v1/images/generations", prompt.clone()),
+        ("/v1/responses", input.clone()),
+        ("/v1/responses/input_tokens", input),
+        ("/v1/messages", messages.clone()),
+        ("/anthropic/v1/messages", messages.clone()),
+        ("/v1/messages/count_tokens", messages),
+        ("/inference/v1/generate", ids.clone()),
+        ("/generate", json!({"model": model, "text": "hi"})),
+        ("/tokenize", prompt.clone()),
+        ("/detokenize", json!({"model": model, "tokens": [1]})),
+        ("/v1/route", prompt.clone()),
+        ("/v1/route/potential_loads", prompt),
+    ]
+}
+
+fn is_model_refusal(reply: &RawReply) -> bool {
+    let error = reply.json()["error"].clone();
+    let text = error["message"].as_str().unwrap_or_default().to_owned();
+    reply.status == 403 && error["type"] == "permission_error" && text.contains("model")
+}
+
+#[test]
+#[contract("V34", "S12")]
+fn a_denied_model_is_refused_on_every_route_that_names_one() {
+    let shared = Shared::start(
+        "api_keys:\n- {name: a, key: sk-a, allowed_models: [other, 'mm*']}\n- {name: b, key: sk-b}\n\
+         models: {aliases: {nick: m, mmm: m}}\n",
+    );
+    let json_routes = bodies("m");
+    let listed: Vec<&str> = json_routes.iter().map(|(path, _)| *path).collect();
+    for route in gateway::ROUTES {
+        if route.body == gateway::BodyMode::Limited {
+            assert!(listed.contains(&route.path), "{} is not tried", route.path);
+        }
+    }
+    for (path, body) in &json_routes {
+        let denied = shared.post("sk-a", path, body);
+        assert!(is_model_refusal(&denied), "{path}: {}", denied.text());
+    }
+    let form = b"--e\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--e--\r\n";
+    let kind = ("content-type", "multipart/form-data; boundary=e");
+    for route in gateway::ROUTES {
+        if route.body == gateway::BodyMode::Form {
+            let headers = [("x-api-key", "sk-a"), kind];
+            let data = shared.router.data();
+            let denied = RawClient::post_with(&data, route.path, &headers, form);
+            refused(&denied, 403, "model_not_allowed");
+        }
+    }
+    let mut socket = RawClient::connect(&shared.router.data());
+    let upgrade = [
+        ("x-api-key", "sk-a"),
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA=="),
+    ];
+    socket.send("GET", "/v1/realtime?model=m", &upgrade, b"");
+    refused(&socket.reply(), 403, "model_not_allowed");
+    refused(
+        &shared.get("sk-a", "/v1/models/m"),
+        403,
+        "model_not_allowed",
+    );
+    assert_eq!(shared.engine.requests(), 0, "no engine was asked");
+}
+
+#[test]
+#[contract("V34", "S12")]
+fn the_name_that_the_client_sends_decides_whatever_the_model_is_called_later() {
+    let shared = Shared::start(
+        "api_keys:\n- {name: a, key: sk-a, allowed_models: [other, 'mm*']}\n- {name: b, key: sk-b, allowed_models: [m]}\n\
+         models: {aliases: {nick: m, mmm: m}}\n",
+    );
+    assert_eq!(shared.post("sk-a", CHAT, &chat("mmm")).status, 200);
+    assert_eq!(shared.post("sk-b", CHAT, &chat("m")).status, 200);
+    for (key, model) in [("sk-a", "nick"), ("sk-a", "m"), ("sk-b", "nick")] {
+        refused(
+            &shared.post(key, CHAT, &chat(model)),
+            403,
+            "model_not_allowed",
+        );
+    }
+    let nameless = json!({"messages": [{"role": "user", "content": "hi"}]});
+    refused(
+        &shared.post("sk-a", CHAT, &nameless),
+        403,
+        "model_not_allowed",
+    );
+    let headers = [("x-api-key", "sk-a")];
+    for twice in [
+        r#"{"model":"m","model":"other","messages":[{"role":"user","content":"hi"}]}"#,
+        r#"{"model":"other","model":"m","messages":[{"role":"user","content":"hi"}]}"#,
+        r#"{"model":"other","mod\u0065l":"m","messages":[{"role":"user","content":"hi"}]}"#,
+    ] {
+        let data = shared.router.data();
+        let reply = RawClient::post_with(&data, CHAT, &headers, twice.as_bytes());
+        assert!([400, 403].contains(&reply.status), "{}", reply.text());
+    }
+    assert_eq!(shared.engine.requests(), 2);
+    let ids = |key: &str| {
+        let list = shared.get(key, "/v1/models").json();
+        let models = list["data"].as_array().expect("a list").clone();
+        let ids: Vec<String> = models.iter().map(|model| model["id"].to_string()).collect();
+        ids.join(",")
+    };
+    assert_eq!(ids("sk-a"), "\"mmm\"");
+    assert_eq!(ids("sk-b"), "\"m\"");
+}
+
+#[test]
+#[contract("V31", "V33")]
+fn a_key_opens_only_the_routes_of_its_scopes_and_probes_need_none() {
+    let shared = Shared::start(
+        "api_keys:\n- {name: chat, key: sk-chat, scopes: [chat]}\n- {name: lists, key: sk-lists, scopes: [models]}\n- \
+         {name: off, key: sk-off, enabled: false}\n- {name: old, key: sk-old, expires_at: '2020-01-01T00:00:00Z'}\n",
+    );
+    assert_eq!(shared.post("sk-chat", CHAT, &chat("m")).status, 200);
+    assert_eq!(shared.get("sk-lists", "/v1/models").status, 200);
+    refused(&shared.get("sk-chat", "/v1/models"), 403, "scope_missing");
+    for (path, body) in bodies("m") {
+        let denied = shared.post("sk-lists", path, &body);
+        assert_eq!(denied.status, 403, "{path}: {}", denied.text());
+    }
+    for key in ["sk-off", "sk-old", "sk-none"] {
+        refused(&shared.post(key, CHAT, &chat("m")), 401, "invalid_api_key");
+    }
+    for probe in ["/livez", "/readyz", "/health"] {
+        assert_eq!(RawClient::get(&shared.router.data(), probe).status, 200);
+    }
+    assert_eq!(shared.engine.requests(), 1);
+}
+
+#[test]
+fn one_of_several_tenants_overrides_decisions_only_where_that_is_granted() {
+    let shared = Shared::start(
+        "api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b, scopes: [chat, route, overrides]}\n",
+    );
+    for (name, value) in [
+        ("x-warmroute-worker", "w"),
+        ("x-warmroute-policy", "round_robin"),
+        ("x-warmroute-overlap-weight", "1"),
+        ("x-warmroute-temperature", "1"),
+        ("x-warmroute-priority", "100"),
+    ] {
+        let denied = shared.post_with("sk-a", CHAT, &chat("m"), &[(name, value)]);
+        refused(&denied, 403, "field_not_allowed");
+        assert_eq!(denied.json()["error"]["param"], name);
+    }
+    let priority = [("x-warmroute-priority", "5")];
+    assert_eq!(
+        shared.post_with("sk-b", CHAT, &chat("m"), &priority).status,
+        200
+    );
+    let body = json!({"model": "m", "prompt": "hi", "policy": "round_robin"});
+    refused(
+        &shared.post("sk-a", "/v1/route", &body),
+        403,
+        "field_not_allowed",
+    );
+    assert_eq!(shared.post("sk-b", "/v1/route", &body).status, 200);
+    shared
+        .router
+        .configure("api_keys: [{name: a, key: sk-a}]\n");
+    let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
+    assert_eq!(reload.status, 200, "{}", reload.text());
+    let alone = shared.post_with("sk-a", CHAT, &chat("m"), &priority);
+    assert_eq!(alone.status, 200, "it is the only tenant now");
+}
+
+#[test]
+#[contract("V32")]
+fn a_reload_replaces_keys_and_ends_no_running_request() {
+    let shared = Shared::start(
+        "api_keys:\n- {name: a, key: sk-old, max_concurrent: 1}\n- {name: b, key: sk-b}\n",
+    );
+    let gate = PieceGate::new();
+    shared.engine.once(gated(&gate));
+    gate.open();
+    let (mut client, head) = shared.streaming("sk-old");
+    let next = "api_keys:\n- {name: a, key: sk-new, max_concurrent: 1, metadata: {team: x}}\n- {name: c, key: sk-c}\n";
+    shared.router.configure(next);
+    let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}").json();
+    assert_eq!(reload["changed"], json!(["tenants.api_keys"]), "{reload}");
+    for gone in ["sk-old", "sk-b"] {
+        refused(&shared.post(gone, CHAT, &chat("m")), 401, "invalid_api_key");
+    }
+    let limited = shared.post("sk-new", CHAT, &chat("m"));
+    refused(&limited, 429, "concurrency_limited");
+    assert_eq!(shared.post("sk-c", CHAT, &chat("m")).status, 200);
+    gate.open();
+    let whole = client.body(head);
+    assert!(whole.text().contains("[DONE]"), "{}", whole.text());
+    shared.wait_for_place("a");
+    assert_eq!(shared.post("sk-new", CHAT, &chat("m")).status, 200);
+    let shown = shared.tenant("a");
+    assert_eq!(shown["metadata"], json!({"team": "x"}));
+    assert_eq!(shown["enabled"], true);
+    let list = "/admin/decisions?tenant=c";
+    let eventually_listed = || {
+        let list = RawClient::get(&shared.router.admin(), list).json();
+        let listed = list["decisions"].as_array()?;
+        (listed.len() == 1 && listed[0]["tenant"] == "c").then_some(())
+    };
+    eventually("the receipt has the tenant", eventually_listed);
+    assert_eq!(
+        (&shown["prompt_tokens"], &shown["completion_tokens"]),
+        (&json!(7), &json!(3))
+    );
+    let config = RawClient::get(&shared.router.admin(), "/admin/config").text();
+    assert!(!config.contains("sk-new"), "{config}");
+    refuse_bad_keys(&shared);
+}
+
+/// A file with a wrong tenant changes nothing.
+fn refuse_bad_keys(shared: &Shared) {
+    shared
+        .router
+        .configure("api_keys: [{name: a}, {name: a, key: sk-x}]\n");
+    let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
+    assert_eq!(reload.status, 400, "{}", reload.text());
+    assert_eq!(shared.post("sk-new", CHAT, &chat("m")).status, 200);
+}
