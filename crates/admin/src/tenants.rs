@@ -28,6 +28,9 @@ fn report(tenant: &Tenant) -> TenantReport {
         prompt_tokens: counts.prompt_tokens,
         completion_tokens: counts.completion_tokens,
         errors: counts.errors,
-        metadata: tenant.metadata().clone(),
+        metadata: tenant
+            .metadata()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
     }
 }

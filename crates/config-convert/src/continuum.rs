@@ -146,6 +146,9 @@ fn taken(tree: &mut LocatedValue, path: &[&str]) -> Option<LocatedValue> {
     found
 }
 
+/// Top-level keys that stand for something else in our files.
+const UNLIKE_OURS: &[&str] = &["api_keys"];
+
 fn prune_top(tree: &mut LocatedValue, unused: &mut Vec<(ValueOrigin, String)>) {
     let ValueNode::Map(entries) = &mut tree.node else {
         return;
@@ -157,7 +160,7 @@ fn prune_top(tree: &mut LocatedValue, unused: &mut Vec<(ValueOrigin, String)>) {
             .map(|(_, path)| *path);
         let own = [entry.key.as_str()];
         let path: &[&str] = alias.unwrap_or(&own);
-        match kind_at(path) {
+        match kind_at(path).filter(|_| !UNLIKE_OURS.contains(&own[0])) {
             Some(kind) => {
                 prune(kind, &mut entry.value, &entry.key, unused);
                 true

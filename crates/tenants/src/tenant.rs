@@ -1,6 +1,6 @@
 //! A tenant: its rules, and the permit of one of its requests.
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use kv_blocks::Moment;
 
@@ -17,7 +17,8 @@ pub struct Tenant {
     /// Seconds since 1970.
     expires_at: Option<i64>,
     enabled: bool,
-    metadata: Box<BTreeMap<String, String>>,
+    /// Names and values; a map would take half a KiB for its first entry.
+    metadata: Box<[(Box<str>, Box<str>)]>,
     state: Arc<TenantState>,
 }
 
@@ -77,7 +78,9 @@ impl Tenant {
             per_second: entry.rate_limit_rps,
             max_concurrent: entry.max_concurrent,
             enabled: entry.enabled,
-            metadata: Box::new(entry.metadata.clone()),
+            metadata: (entry.metadata.iter())
+                .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+                .collect(),
             state,
         }
     }
@@ -122,9 +125,11 @@ impl Tenant {
         &self.models
     }
 
-    /// Returns the operator's notes.
-    pub fn metadata(&self) -> &BTreeMap<String, String> {
-        &self.metadata
+    /// Returns the operator's notes: names and values.
+    pub fn metadata(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.metadata
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
     }
 
     /// Returns what its requests have come to.

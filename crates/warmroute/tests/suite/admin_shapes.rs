@@ -377,6 +377,27 @@ fn the_index_endpoint_reports_its_content() {
 }
 
 #[test]
+#[contract("V32")]
+fn a_tenant_object_has_all_documented_fields() {
+    let (routed, turns) = routed();
+    let tenant = json!({
+        "name": "string", "enabled": "bool", "in_flight": "int", "queued": "int", "requests": "int", "limited": "int",
+        "prompt_tokens": "int", "completion_tokens": "int", "errors": "int", "metadata": {},
+    });
+    let ended = || {
+        let body = get(&routed, "/admin/tenants").json();
+        (body["tenants"][0]["in_flight"] == 0).then_some(body)
+    };
+    let body = eventually("both requests have ended", ended);
+    assert_shape(&body, &json!({"tenants": [tenant]}));
+    let only = &list(&body, "tenants")[0];
+    assert_eq!(only["name"], "default", "no keys are configured");
+    assert_eq!(only["requests"], turns.len());
+    let prompt_tokens: u64 = turns.iter().map(|turn| turn.prompt_tokens).sum();
+    assert_eq!(only["prompt_tokens"], prompt_tokens);
+}
+
+#[test]
 fn unknown_paths_methods_and_models_answer_with_the_documented_errors() {
     let routed = RoutedFleet::start(&[&[]]);
     let error = json!({
@@ -384,7 +405,7 @@ fn unknown_paths_methods_and_models_answer_with_the_documented_errors() {
             "message": "string", "type": "string", "param": "null|string", "code": "string", "request_id": "string",
         },
     });
-    let later = ["/admin/simulate", "/admin/tenants", "/nope", "/"];
+    let later = ["/admin/simulate", "/admin/dashboard", "/nope", "/"];
     for path in later {
         let reply = get(&routed, path);
         assert_eq!(reply.status, 404, "{path}");
