@@ -1,5 +1,9 @@
 //! Time and memory of a table of many keys: `cargo run --release -p tenants --example key_table`.
-#![expect(clippy::print_stdout, reason = "it prints figures")]
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "it measures and prints figures"
+)]
 
 use std::{fs, time::Instant};
 
