@@ -154,33 +154,26 @@ fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
     } else if address.is_loopback() {
         None
     } else {
-        inner_v4(address)
-            .into_iter()
-            .flatten()
-            .find_map(forbidden_v4)
+        inner_v4(address).and_then(forbidden_v4)
     }
 }
 
-/// Returns the IPv4 addresses that an IPv6 address may lead to: mapped or compatible, translated by
+/// Returns the IPv4 address that an IPv6 address leads to: mapped or compatible, translated by
 /// a gateway (64:ff9b::/96, and 64:ff9b:1::/48 with a prefix of 96 bits or of 48), or tunnelled
 /// (2002::/16).
-fn inner_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
+fn inner_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let last = |[.., a, b, c, d]: [u8; 16]| Some(Ipv4Addr::new(a, b, c, d));
     match address.octets() {
         bytes @ ([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..]
         | [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ..]
-        | [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, ..]) => [last(bytes), None],
-        bytes @ [0, 0x64, 0xff, 0x9b, 0, 1, a, b, _, c, d, ..] => {
-            // A prefix of 96 bits has zeros here, which is no address.
-            let short = Ipv4Addr::new(a, b, c, d);
-            let long = bytes[12..] != [0; 4];
-            [
-                last(bytes).filter(|_| long),
-                Some(short).filter(|short| !long || !short.is_unspecified()),
-            ]
+        | [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, ..]) => last(bytes),
+        // A prefix of 48 bits leaves nothing behind the address (RFC 6052, 2.2).
+        [0, 0x64, 0xff, 0x9b, 0, 1, a, b, 0, c, d, 0, 0, 0, 0, 0] => {
+            Some(Ipv4Addr::new(a, b, c, d))
         }
-        [0x20, 0x02, a, b, c, d, ..] => [Some(Ipv4Addr::new(a, b, c, d)), None],
-        _ => [None, None],
+        bytes @ [0, 0x64, 0xff, 0x9b, 0, 1, ..] => last(bytes),
+        [0x20, 0x02, a, b, c, d, ..] => Some(Ipv4Addr::new(a, b, c, d)),
+        _ => None,
     }
 }
 
@@ -210,6 +203,7 @@ mod tests {
             "fd00::5",
             "64:ff9b::10.0.0.5",
             "64:ff9b:1::10.0.0.5",
+            "64:ff9b:1:1::10.0.0.5",
             "64:ff9b:1:a00:0:500::",
             "2002:a00:5::1",
             "168.63.129.17",
@@ -243,6 +237,7 @@ mod tests {
             "fd20:ce::254",
             "fd00:ec2::23",
             "64:ff9b:1::a9fe:a9fe",
+            "64:ff9b:1:1::a9fe:a9fe",
             "64:ff9b:1:a9fe:a9:fe00::",
             "64:ff9b:1::",
             "2002:a9fe:a9fe::1",

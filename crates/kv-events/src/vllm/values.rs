@@ -158,7 +158,8 @@ pub(super) fn extra_keys(
             MsgpackHead::Nil => Vec::new(),
             MsgpackHead::Array(parts) => {
                 count = bounded(count + parts)?;
-                let mut keys = Vec::new();
+                // `head` has checked that this many values can follow.
+                let mut keys = Vec::with_capacity(parts);
                 for _ in 0..parts {
                     keys.push(extra_key(MsgpackReader::new(reader.value()?))?);
                 }
