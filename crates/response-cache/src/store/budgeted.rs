@@ -164,6 +164,8 @@ impl BudgetedStoreInner {
             Err(_) => {
                 if deadline == until {
                     self.with.counters.lookups_abandoned.one();
+                    // No more requests wait so than lookups run: one of these took the whole budget.
+                    self.record_slow();
                 }
                 Err(self.fault("every connection is in use"))
             }
@@ -401,14 +403,19 @@ mod tests {
     async fn a_request_that_waited_in_vain_does_not_wait_for_the_same_store_again() {
         let counters = Arc::new(CacheCounters::default());
         let store = silent_store(&counters);
-        for _ in 0..3 {
+        let lookup = async || {
             let lookup = StoreLookup {
                 key: CacheKey([1; 32]),
                 until: Instant::now() + BUDGET,
                 generation: Generations::default().now(),
             };
             assert!(store.get(lookup).await.is_err());
+        };
+        // Two have a connection, two wait for one.
+        tokio::join!(lookup(), lookup(), lookup(), lookup());
+        for _ in 0..3 {
+            lookup().await;
         }
-        assert_eq!(counters.lookups_abandoned.get(), 1);
+        assert_eq!(counters.lookups_abandoned.get(), 4);
     }
 }
