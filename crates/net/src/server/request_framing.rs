@@ -3,8 +3,7 @@
 //!
 //! The HTTP layer parses the same bytes, but it accepts a length beside an encoding, several of
 //! them, and lines without a carriage return, and hides the fields from its caller. A proxy in front
-//! that goes by the other field would take the rest of such a request for the reply's owner's next
-//! one.
+//! that goes by the other field would see another request in the rest of such a one, or none.
 //!
 //! Not here: what the HTTP layer refuses itself (names, values, folded lines, versions), and limits
 //! of size and time.
