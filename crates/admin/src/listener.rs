@@ -13,7 +13,8 @@ use supervision::{Task, contain};
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
-    Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, metrics_routes, routes,
+    Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, metrics_routes,
+    response, routes,
 };
 
 /// Time limit of a request head.
@@ -145,8 +146,11 @@ async fn connection(
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         let (routes, exchange) = (routes.clone(), exchange.clone());
         async move {
-            let answering = exchange.begin().await;
-            let response = routes.call(request).await?;
+            let (answering, framing) = exchange.begin().await;
+            let response = match framing {
+                Ok(()) => routes.call(request).await?,
+                Err(error) => response::refused_framing(error),
+            };
             Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
         }
     });

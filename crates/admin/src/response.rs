@@ -5,6 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use dialect::{ApiError, ErrorCode};
+use net::server::FramingError;
 use serde::Serialize;
 
 /// Builds a JSON reply.
@@ -40,6 +41,18 @@ pub(crate) fn error(error: &ApiError) -> Response {
     if !error.is_retryable() {
         fields.insert("x-should-retry", HeaderValue::from_static("false"));
     }
+    response
+}
+
+/// Builds the reply to a request of which another server could see another end. The connection
+/// closes: the next request cannot be told from its body.
+pub(crate) fn refused_framing(refused: FramingError) -> Response {
+    let mut response = error(&ApiError::new(
+        ErrorCode::InvalidRequest,
+        refused.to_string(),
+    ));
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
     response
 }
 

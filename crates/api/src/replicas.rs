@@ -50,6 +50,8 @@ pub struct ReplicaReport {
     pub load_digest: String,
     /// Its open requests as it reports them.
     pub open_requests: u64,
+    /// Requests that wait in its queue as it reports them.
+    pub queued_requests: u64,
     /// Its open requests that count here.
     pub counted_requests: u64,
     /// How often its whole load had to be fetched again.

@@ -15,8 +15,8 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use net::server::{
-    ClientStream, ConnectionSlot, ExchangeGuard, ExchangeTracker, HttpVersion, ReplyWatch,
-    in_progress,
+    ClientStream, ConnectionSlot, ExchangeGuard, ExchangeTracker, FramingError, HttpVersion,
+    ReplyWatch, in_progress,
 };
 use parking_lot::Mutex;
 use proxy::RequestBody;
@@ -113,10 +113,11 @@ async fn serve_http1(
         // On the heap until the reply's head is known: hyper keeps the place of this future as long
         // as the connection.
         Box::pin(async move {
-            let answering = client.exchange.begin().await;
-            let mut response = client.answer(request).await;
+            let (answering, framing) = client.exchange.begin().await;
+            let mut response = client.answer(request, framing).await;
             let answering = match response.body_mut().take_conversation() {
                 Some(conversation) => {
+                    client.exchange.record_upgrade();
                     *upgraded.lock() = Some((conversation, answering));
                     None
                 }
@@ -172,9 +173,9 @@ async fn serve_http2(
     let service = service_fn(move |mut request: Request<Incoming>| {
         let (client, watch) = (client.clone(), Arc::clone(&watching));
         async move {
-            let answering = client.exchange.begin().await;
+            let (answering, framing) = client.exchange.begin().await;
             set_host(&mut request);
-            let response = client.answer(request).await;
+            let response = client.answer(request, framing).await;
             Ok::<_, Infallible>(response.map(|body| watch.watch(in_progress(body, answering))))
         }
     });
@@ -215,7 +216,14 @@ async fn serve_http2(
 }
 
 impl ClientService {
-    async fn answer(&self, request: Request<Incoming>) -> Response<GuardedBody> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        framing: Result<(), FramingError>,
+    ) -> Response<GuardedBody> {
+        if let Err(error) = framing {
+            return request::refuse_framing(&self.gateways.current(), &request, error);
+        }
         let (request, peer) = (request.map(RequestBody::from), self.exchange.slot().peer());
         request::answer(self.gateways.current(), request, peer).await
     }

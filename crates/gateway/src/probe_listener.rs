@@ -8,7 +8,10 @@ use api::ProbeReply;
 use std::{convert::Infallible, sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{CONNECTION, CONTENT_TYPE},
+};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -211,8 +214,11 @@ async fn connection(stream: net::Stream, slot: ConnectionSlot, state: Arc<ProbeS
     let service = service_fn(|request| {
         let (state, exchange) = (Arc::clone(&state), exchange.clone());
         async move {
-            let answering = exchange.begin().await;
-            let reply = state.answer(&request);
+            let (answering, framing) = exchange.begin().await;
+            let reply = match framing {
+                Ok(()) => state.answer(&request),
+                Err(_) => refused_framing(),
+            };
             Ok::<_, Infallible>(reply.map(|body| in_progress(body, answering)))
         }
     });
@@ -258,6 +264,15 @@ impl ProbeState {
         };
         reply(status, &probe)
     }
+}
+
+/// The reply to a request of which another server could see another end.
+fn refused_framing() -> Response<Full<Bytes>> {
+    let probe = health::failing("invalid_request", "the end of the request is ambiguous");
+    let mut reply = reply(StatusCode::BAD_REQUEST, &probe);
+    let close = HeaderValue::from_static("close");
+    reply.headers_mut().insert(CONNECTION, close);
+    reply
 }
 
 fn reply(status: StatusCode, probe: &ProbeReply) -> Response<Full<Bytes>> {

@@ -25,7 +25,7 @@ pub enum Destinations {
     Any,
     /// Possible addresses of engines: not link-local (the metadata services of clouds live there),
     /// not multicast, broadcast or unspecified, not a metadata address elsewhere, nor any of these
-    /// inside an IPv6 address. Unix sockets are permitted.
+    /// inside an IPv6 address that is mapped, translated or tunnelled. Unix sockets are permitted.
     Engines,
 }
 
@@ -42,11 +42,16 @@ pub struct ForbiddenAddress {
 }
 
 /// Metadata services outside the link-local range.
-const METADATA_V4: [Ipv4Addr; 2] = [
+const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(168, 63, 129, 16),
     Ipv4Addr::new(192, 0, 0, 192),
 ];
-const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+const METADATA_V6: [Ipv6Addr; 3] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+];
 
 impl Destinations {
     /// Checks whether `address` may be connected to.
@@ -138,29 +143,38 @@ fn forbidden_v4(address: Ipv4Addr) -> Option<&'static str> {
 }
 
 fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
-    if let Some(inner) = inner_v4(address) {
-        return forbidden_v4(inner);
-    }
-    if address.is_unicast_link_local() || address == METADATA_V6 {
+    if address.is_unicast_link_local() || METADATA_V6.contains(&address) {
         Some("link-local or a cloud's metadata service")
     } else if address.is_multicast() {
         Some("not a single host's address")
     } else if address.is_unspecified() {
         Some("no address to connect to")
-    } else {
+    } else if address.segments()[0] & 0xffc0 == 0xfec0 {
+        Some("of the abolished site-local range")
+    } else if address.is_loopback() {
         None
+    } else {
+        inner_v4(address).and_then(forbidden_v4)
     }
 }
 
-/// Returns the IPv4 address that an IPv6 address leads to: mapped, or translated by a gateway
-/// (64:ff9b::/96).
+/// Returns the IPv4 address that an IPv6 address leads to: mapped or compatible, translated by
+/// a gateway (64:ff9b::/96, and 64:ff9b:1::/48 with a prefix of 96 bits or of 48), or tunnelled
+/// (2002::/16).
 fn inner_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    address.to_ipv4_mapped().or_else(|| match address.octets() {
-        [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] => {
+    let last = |[.., a, b, c, d]: [u8; 16]| Some(Ipv4Addr::new(a, b, c, d));
+    match address.octets() {
+        bytes @ ([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..]
+        | [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ..]
+        | [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, ..]) => last(bytes),
+        // A prefix of 48 bits leaves nothing behind the address (RFC 6052, 2.2).
+        [0, 0x64, 0xff, 0x9b, 0, 1, a, b, 0, c, d, 0, 0, 0, 0, 0] => {
             Some(Ipv4Addr::new(a, b, c, d))
         }
+        bytes @ [0, 0x64, 0xff, 0x9b, 0, 1, ..] => last(bytes),
+        [0x20, 0x02, a, b, c, d, ..] => Some(Ipv4Addr::new(a, b, c, d)),
         _ => None,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -187,6 +201,13 @@ mod tests {
             "8.8.8.8",
             "::1",
             "fd00::5",
+            "64:ff9b::10.0.0.5",
+            "64:ff9b:1::10.0.0.5",
+            "64:ff9b:1:1::10.0.0.5",
+            "64:ff9b:1:a00:0:500::",
+            "2002:a00:5::1",
+            "168.63.129.17",
+            "fd20:ce::253",
         ] {
             assert!(allowed(address), "{address}");
         }
@@ -212,6 +233,17 @@ mod tests {
             "0.1.2.3",
             "::",
             "::ffff:0.0.0.0",
+            "168.63.129.16",
+            "fd20:ce::254",
+            "fd00:ec2::23",
+            "64:ff9b:1::a9fe:a9fe",
+            "64:ff9b:1:1::a9fe:a9fe",
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "64:ff9b:1::",
+            "2002:a9fe:a9fe::1",
+            "::a9fe:a9fe",
+            "::ffff:a83f:8110",
+            "fec0::1",
         ] {
             assert!(!allowed(address), "{address}");
             assert!(Destinations::Any.check(address.parse().unwrap()).is_ok());

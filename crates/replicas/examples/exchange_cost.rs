@@ -43,10 +43,17 @@ use routing::{
     observe_lock,
 };
 use rustix::time::{ClockId, clock_gettime};
+use tikv_jemallocator::Jemalloc;
+
+/// The allocator of the program.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 const WORKERS: u32 = 8;
 /// Requests a second of each router.
 const RATE: u32 = 2_000;
+/// Requests that wait for their first token in each router: 50 ms of them, at the full rate.
+const PREFILLING: usize = 100;
 /// Requests that run at a time in each router.
 const RUNNING: usize = 2_000;
 const ROUND: Duration = Duration::from_secs(10);
@@ -123,6 +130,7 @@ struct Replica {
     replicas: Replicas,
     registry: Registry,
     candidates: Vec<Candidate>,
+    prefilling: VecDeque<ReservationId>,
     running: VecDeque<ReservationId>,
     number: u64,
 }
@@ -170,12 +178,14 @@ impl Replica {
             replicas: Replicas::start(parts, &mut registry).unwrap(),
             registry,
             candidates: (0..WORKERS).map(candidate).collect(),
+            prefilling: VecDeque::new(),
             running: VecDeque::new(),
             number: id << 32,
         }
     }
 
-    /// Begins a request, and ends the oldest one if enough run.
+    /// Begins a request; the oldest one without a first token gets it, and the oldest of all ends,
+    /// if there are enough.
     fn request(&mut self, clock: Clock, prompts: Prompts) {
         let (conversation, turn) = (self.number / prompts.turns, self.number % prompts.turns);
         self.number += 1;
@@ -206,12 +216,19 @@ impl Replica {
         };
         let now = clock.now();
         if let Dispatch::Plan(plan) = self.router.decide(now, &job) {
-            self.router.first_token(now, plan.reservation);
-            self.running.push_back(plan.reservation);
+            self.prefilling.push_back(plan.reservation);
         }
-        if self.running.len() > RUNNING {
-            let oldest = self.running.pop_front();
-            oldest.map(|oldest| self.router.done(now, oldest));
+        if self.prefilling.len() > PREFILLING
+            && let Some(oldest) = self.prefilling.pop_front()
+        {
+            self.router.first_token(now, oldest);
+            self.running.push_back(oldest);
+        }
+        if self.running.len() > RUNNING
+            && let Some(oldest) = self.running.pop_front()
+        {
+            self.router.done(now, oldest);
+            self.router.record_reply_length(200);
         }
     }
 

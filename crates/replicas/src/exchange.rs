@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Time for which changes are gathered into one message. Timers round it up to a millisecond more.
-const GATHER: Duration = Duration::from_millis(3);
+const GATHER: Duration = Duration::from_millis(5);
 /// Interval of checks for silent peers.
 const CHECK: Duration = Duration::from_millis(100);
 /// Most open requests in a page.
@@ -272,6 +272,7 @@ impl Exchange {
             owns_streams: events.owns_streams,
             shares_load: core.settings.load_sync,
             leaving,
+            queued: core.router.queued_requests() as u64,
         };
         let envelope = Envelope {
             presence: Some(presence),

@@ -179,6 +179,7 @@ fn closed(number: u64) -> LoadChange {
     LoadChange::Closed {
         id: ReservationId(number),
         prompt_received: true,
+        succeeded: Some(true),
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use kv_blocks::Moment;
 
 use crate::{
-    PrefillLeg, PrefillNote, PrefillSkip, ReleasedRequest, ReservationId, Router,
+    AttemptEnd, PrefillLeg, PrefillNote, PrefillSkip, ReleasedRequest, ReservationId, Router,
     choice::Choice,
     pool_split::{PoolSplit, PromptLocation},
     prefill_pool::PrefillDecision,
@@ -77,7 +77,7 @@ impl Router {
     /// load and withdraws its speculation from the index. Unknown and repeated ids are ignored.
     /// Returns queued requests that may start now.
     pub fn withdraw(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
-        self.end(now, id, false, |state| state.ledger.close(now, id))
+        self.end_attempt(now, id, AttemptEnd::NotTaken)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use kv_blocks::{Moment, Target, WorkerId};
-use kv_index::{KvIndex, SpeculationId};
+use kv_index::KvIndex;
 
 use crate::{
     AttemptEnd, Policy, Rates, ReleasedRequest, ReservationId, RoutingSettings, SessionMode,
@@ -136,9 +136,28 @@ impl Router {
         id: ReservationId,
         end: AttemptEnd,
     ) -> Vec<ReleasedRequest> {
-        self.end(now, id, end.prompt_received(), |state| {
-            state.close(now, id, end.succeeded())
-        })
+        let (prompt_received, succeeded) = (end.prompt_received(), end.succeeded());
+        let speculation = {
+            let state = &mut *self.state.lock();
+            let Some(target) = state.ledger.target(id) else {
+                return Vec::new();
+            };
+            let Some(speculation) = state.close(now, id, succeeded) else {
+                return Vec::new();
+            };
+            state.share(|| LoadChange::Closed {
+                id,
+                prompt_received,
+                succeeded,
+            });
+            state.target_changed(now, target, &self.settings.load().queue);
+            speculation
+        };
+        // Outside the lock.
+        if !prompt_received {
+            self.index.retract(speculation);
+        }
+        self.release(now)
     }
 
     /// Ends an attempt that failed before its reply began.
@@ -149,36 +168,6 @@ impl Router {
     /// Ends an attempt with a whole reply.
     pub fn done(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         self.end_attempt(now, id, AttemptEnd::Complete)
-    }
-
-    /// Closes a reservation; withdraws its blocks from the index, outside the lock, if the target
-    /// did not receive the prompt.
-    pub(crate) fn end(
-        &self,
-        now: Moment,
-        id: ReservationId,
-        prompt_received: bool,
-        close: impl FnOnce(&mut RouterState) -> Option<SpeculationId>,
-    ) -> Vec<ReleasedRequest> {
-        let speculation = {
-            let state = &mut *self.state.lock();
-            let Some(target) = state.ledger.target(id) else {
-                return Vec::new();
-            };
-            let Some(speculation) = close(state) else {
-                return Vec::new();
-            };
-            state.share(|| LoadChange::Closed {
-                id,
-                prompt_received,
-            });
-            state.target_changed(now, target, &self.settings.load().queue);
-            speculation
-        };
-        if !prompt_received {
-            self.index.retract(speculation);
-        }
-        self.release(now)
     }
 
     /// Records the length of a complete reply, for the expected length of later ones.

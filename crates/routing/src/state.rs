@@ -243,9 +243,7 @@ impl RouterState {
     ) -> Option<SpeculationId> {
         let target = self.ledger.target(id)?;
         if let Some(succeeded) = succeeded {
-            let worker = target.worker;
-            self.health.observe(now, worker, succeeded);
-            self.share(|| LoadChange::Outcome { worker, succeeded });
+            self.health.observe(now, target.worker, succeeded);
         }
         if succeeded == Some(true)
             && let Some(sample) = self.ledger.early_reply(now, id)

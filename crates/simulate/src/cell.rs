@@ -85,7 +85,7 @@ impl Default for ReplicaPlan {
         Self {
             routers: 1,
             load_sync: false,
-            exchange_delay: Duration::from_millis(2),
+            exchange_delay: Duration::from_millis(3),
             exchange_loss: 0.0,
         }
     }

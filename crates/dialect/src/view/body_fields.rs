@@ -26,6 +26,16 @@ const TRANSFER_FIELDS: [Key; 9] = [
     Key::EncoderUrls,
 ];
 
+/// The same in vLLM's further arguments of a request, whose members its KV connectors read, and
+/// their names in errors.
+const TRANSFER_ARGUMENTS: [(&str, &str); 5] = [
+    ("kv_transfer_params", "vllm_xargs.kv_transfer_params"),
+    ("ec_transfer_params", "vllm_xargs.ec_transfer_params"),
+    ("bootstrap_host", "vllm_xargs.bootstrap_host"),
+    ("bootstrap_port", "vllm_xargs.bootstrap_port"),
+    ("bootstrap_room", "vllm_xargs.bootstrap_room"),
+];
+
 /// Inputs beside the tokens: the engine puts their content into the hashes of its blocks.
 const MEDIA: [Key; 4] = [
     Key::Features,
@@ -193,9 +203,20 @@ impl<'a> BodyFields<'a> {
                 .into_iter()
                 .find(|key| self.get(*key).is_some())
                 .map(Key::name)
-                .or(sampling.transfer_field),
+                .or(sampling.transfer_field)
+                .or_else(|| self.transfer_argument()),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
         }
+    }
+
+    /// Returns the first member of `vllm_xargs` that controls KV transfer, by its path in the body.
+    fn transfer_argument(&self) -> Option<&'static str> {
+        let members: Vec<_> = self.get(Key::VllmXargs)?.members()?.collect();
+        let has = |name: &str| members.iter().any(|(key, it)| key == name && !it.is_null());
+        TRANSFER_ARGUMENTS
+            .iter()
+            .find(|(name, _)| has(name))
+            .map(|(_, path)| *path)
     }
 
     fn flag(&self, key: Key) -> Option<bool> {

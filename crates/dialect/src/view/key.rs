@@ -76,6 +76,7 @@ keys! {
     InputIds "input_ids"
     InputEmbeds "input_embeds"
     SamplingParams "sampling_params"
+    VllmXargs "vllm_xargs"
     ReturnLogprob "return_logprob"
     LogprobStartLen "logprob_start_len"
     LoraPath "lora_path"

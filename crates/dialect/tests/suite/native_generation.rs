@@ -327,6 +327,21 @@ fn fields_that_name_other_engines_are_found_wherever_an_engine_reads_them() {
             r#""encoder_urls":["http://h"]"#,
             "encoder_urls",
         ),
+        (
+            Dialect::Chat,
+            r#""model":"m","vllm_xargs":{"a":1,"kv_transfer_params":"text"}"#,
+            "vllm_xargs.kv_transfer_params",
+        ),
+        (
+            Dialect::Responses,
+            r#""model":"m","vllm_xargs":{"ec_transfer_\u0070arams":[1]}"#,
+            "vllm_xargs.ec_transfer_params",
+        ),
+        (
+            Dialect::Completions,
+            r#""model":"m","vllm_xargs":{"bootstrap_room":null,"bootstrap_room":3}"#,
+            "vllm_xargs.bootstrap_room",
+        ),
     ] {
         let body = format!("{{{fields}}}");
         assert_eq!(

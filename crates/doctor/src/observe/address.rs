@@ -105,7 +105,11 @@ async fn above(engine: &EngineClient, url: &WorkerUrl, budget: Budget) -> Option
 /// Detects a ZeroMQ socket: both sides of a ZeroMQ connection speak first.
 async fn greets_as_zmtp(url: &WorkerUrl, limit: Duration) -> bool {
     let greeting = async {
-        let mut stream = net::connect(&url.address(), limit).await.ok()?;
+        let mut stream = url
+            .destinations()
+            .connect(&url.address(), limit)
+            .await
+            .ok()?;
         let mut bytes = [0; GREETING_BYTES];
         stream.read_exact(&mut bytes).await.ok()?;
         Some((bytes[0], bytes[GREETING_BYTES - 1]))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use config::{EventSource, ReplayEndpoint};
-use net::Address;
+use net::{Address, Destinations};
 use zmtp::{Dealer, Limits};
 
 use super::{settings::StreamSettings, stream_spec::StreamSpec};
@@ -131,7 +131,7 @@ impl StreamSearch<'_> {
             && self.settings.all.replay
             && self.settings.own.replay_endpoint == ReplayEndpoint::Auto
         {
-            only.replay_endpoint = next_port_if_replay(&only.endpoint, self.connect_timeout).await;
+            only.replay_endpoint = self.next_port_if_replay(&only.endpoint).await;
         }
         found
     }
@@ -152,7 +152,7 @@ impl StreamSearch<'_> {
             }
             let endpoint = event_endpoints::tcp(self.host, port);
             let replay_endpoint = if self.ranks == 1 {
-                next_port_if_replay(&endpoint, self.connect_timeout).await
+                self.next_port_if_replay(&endpoint).await
             } else {
                 None
             };
@@ -171,7 +171,14 @@ impl StreamSearch<'_> {
             host: self.host.to_owned(),
             port,
         };
-        net::connect(&address, self.connect_timeout).await.is_ok()
+        let destinations = self.settings.url.destinations();
+        let opened = destinations.connect(&address, self.connect_timeout).await;
+        opened.is_ok()
+    }
+
+    async fn next_port_if_replay(&self, endpoint: &str) -> Option<String> {
+        let destinations = self.settings.url.destinations();
+        next_port_if_replay(endpoint, destinations, self.connect_timeout).await
     }
 }
 
@@ -179,11 +186,13 @@ impl StreamSearch<'_> {
 /// engine's publisher instead.
 pub(super) async fn next_port_if_replay(
     endpoint: &str,
+    destinations: Destinations,
     connect_timeout: Duration,
 ) -> Option<String> {
     let next = event_endpoints::of_rank(endpoint, 1)?;
     let limit = connect_timeout.min(GUESS_TIMEOUT);
     let limits = Limits {
+        destinations,
         handshake_timeout: limit,
         ..Limits::default()
     };

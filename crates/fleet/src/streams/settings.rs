@@ -61,6 +61,8 @@ impl StreamSettings {
 
     pub(super) fn source_settings(&self) -> SourceSettings {
         SourceSettings {
+            // The rule of the worker itself: an engine that was found must not lead elsewhere.
+            destinations: self.url.destinations(),
             max_message: self.all.max_message,
             queue_batches: self.all.queue_batches,
             stale_after: self.all.stale_after,

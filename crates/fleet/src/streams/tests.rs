@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use config::{EventSource, ReplayEndpoint};
+use contract_id::contract;
 use event_sources::Endpoint;
 use kv_blocks::{BlockSize, DpRank, HashScheme, Namespace, PromptIdentity, SequenceHash, Target};
 use kv_index::{IndexSettings, KvIndex};
-use net::Clock;
+use net::{Clock, Destinations};
 use tokio::runtime::Builder;
 use zmtp::Limits;
 
@@ -190,13 +191,13 @@ async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
     let (_router, replay) = zmtp::Router::bind(&any, Limits::default())
         .await
         .expect("a free port");
-    let found = next_port_if_replay(&before(&replay), LONG).await;
+    let found = next_port_if_replay(&before(&replay), Destinations::Any, LONG).await;
     assert_eq!(found, Some(replay.to_string()));
     let (_publisher, events) = zmtp::Pub::bind(&any, zmtp::PubSettings::default())
         .await
         .expect("a free port");
     assert_eq!(
-        next_port_if_replay(&before(&events), LONG).await,
+        next_port_if_replay(&before(&events), Destinations::Any, LONG).await,
         None,
         "another engine's publisher"
     );
@@ -225,6 +226,18 @@ async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
         "it announces its blocks"
     );
     assert_eq!(find(ReplayEndpoint::None, None).await, None);
+}
+
+#[test]
+#[contract("S39", "S40")]
+fn the_streams_of_a_worker_that_was_found_go_only_where_engines_may_be() {
+    let mut settings = settings();
+    assert_eq!(settings.source_settings().destinations, Destinations::Any);
+    settings.url = settings.url.only_at(Destinations::Engines);
+    assert_eq!(
+        settings.source_settings().destinations,
+        Destinations::Engines
+    );
 }
 
 #[tokio::test]

@@ -60,10 +60,10 @@ mod upstream_request;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use dialect::{ApiError, Dialect};
+use dialect::{ApiError, Dialect, ErrorCode};
 use futures_util::{FutureExt, future::BoxFuture};
 use http::{Request, Response, header::EXPECT};
-use net::server::PeerAddress;
+use net::server::{FramingError, PeerAddress};
 use proxy::RequestBody;
 
 use self::{
@@ -98,6 +98,30 @@ pub(crate) async fn answer(
         .await
         .unwrap_or_else(|_| reply::panicked(&gateway.recorder.metrics, shape, &request_id));
     let response = reply::with_request_id(shape, &request_id, response);
+    finish(&gateway, response, head_only)
+}
+
+/// Refuses a request of which another server could see another end: nothing of its body is read, and
+/// the connection closes, since the next request cannot be told from its body.
+pub(crate) fn refuse_framing<B>(
+    gateway: &Gateway,
+    request: &Request<B>,
+    error: FramingError,
+) -> Response<GuardedBody> {
+    let request_id = gateway.edge.ids.request_id(request.headers());
+    let shape = ErrorShape::of(request.uri().path());
+    let error = ApiError::new(ErrorCode::InvalidRequest, error.to_string());
+    let response = reply::close_unless(false, reply::error(&error, shape, &request_id));
+    let response = reply::with_request_id(shape, &request_id, response);
+    finish(gateway, response, accept::is_head(request.method()))
+}
+
+/// Takes the body from the reply to a `HEAD`, and guards that of any other.
+fn finish(
+    gateway: &Gateway,
+    response: Response<ReplyBody>,
+    head_only: bool,
+) -> Response<GuardedBody> {
     let response = if head_only {
         response.map(|_| ReplyBody::default())
     } else {

@@ -1,11 +1,11 @@
 //! The batch envelope around events.
 
-use super::{event::VllmEvent, event_error::VllmEventError, fields::VllmFields};
+use super::{event::VllmEvent, event_error::VllmEventError, fields::VllmFields, values::MAX_PARTS};
 use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 
 /// Most events in one batch: far more than an engine's blocks of one step. A decoded event takes
-/// more memory than its shortest bytes, so the sender must not choose the number.
-const MAX_EVENTS: usize = 1 << 20;
+/// more memory than its shortest bytes, so the sender must not choose the number: 80 MiB at most.
+const MAX_EVENTS: usize = 1 << 18;
 
 /// One decoded batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,12 +157,20 @@ fn read_events(bytes: &[u8]) -> Result<Vec<Result<VllmEvent, VllmEventError>>, M
         return Err(MsgpackError("events are no array"));
     };
     if len > MAX_EVENTS {
-        return Err(MsgpackError("a batch has more than 1,048,576 events"));
+        return Err(MsgpackError("a batch has more than 262,144 events"));
     }
     // Grows with the events actually read: the length is only the sender's claim.
     let mut events = Vec::with_capacity(len.min(64));
+    let mut parts = 0;
     for _ in 0..len {
-        events.push(VllmFields::scan(&mut reader)?.and_then(|fields| VllmEvent::read(&fields)));
+        let event = VllmFields::scan(&mut reader)?.and_then(|fields| VllmEvent::read(&fields));
+        parts += event.as_ref().map_or(0, VllmEvent::parts);
+        if parts > MAX_PARTS {
+            return Err(MsgpackError(
+                "a batch has more than 1,048,576 blocks and parts of extra keys",
+            ));
+        }
+        events.push(event);
     }
     Ok(events)
 }

@@ -109,6 +109,16 @@ pub struct BlockRemoved {
 }
 
 impl VllmEvent {
+    /// Returns the number of its values that may take more memory than bytes on the wire, but for
+    /// tokens, which take four bytes each.
+    pub(super) fn parts(&self) -> usize {
+        match self {
+            Self::Stored(event) => event.parts(),
+            Self::Removed(event) => event.block_hashes.len(),
+            Self::Cleared | Self::Unknown { .. } => 0,
+        }
+    }
+
     pub(super) fn read(fields: &VllmFields<'_>) -> Result<Self, VllmEventError> {
         Ok(match fields.tag {
             "BlockStored" => Self::Stored(Box::new(BlockStored::read(fields)?)),
@@ -122,6 +132,13 @@ impl VllmEvent {
 }
 
 impl BlockStored {
+    fn parts(&self) -> usize {
+        let keys = self.extra_keys.iter().flatten();
+        let keys: usize = keys.map(|parts| 1 + parts.len()).sum();
+        let lookahead = self.lookahead_token_ids.as_ref().map_or(0, Vec::len);
+        self.block_hashes.len() + keys + lookahead
+    }
+
     fn read(fields: &VllmFields<'_>) -> Result<Self, VllmEventError> {
         if !fields.has(VllmField::TokenIds) || !fields.has(VllmField::BlockSize) {
             return wrong("token_ids or block_size is missing");

@@ -54,6 +54,18 @@ pub enum ExtraKey {
     Other,
 }
 
+/// Most blocks and parts of their extra keys, in one event and in one batch: 16 million tokens in
+/// blocks of 16. Each takes up to 32 bytes where the sender may need only one: 32 MiB at most.
+pub(super) const MAX_PARTS: usize = 1 << 20;
+
+/// Checks a number of parts.
+fn bounded(parts: usize) -> Result<usize, VllmEventError> {
+    if parts > MAX_PARTS {
+        return wrong("it has more than 1,048,576 blocks or parts of extra keys");
+    }
+    Ok(parts)
+}
+
 pub(super) fn wrong<T>(reason: &'static str) -> Result<T, VllmEventError> {
     Err(VllmEventError { reason })
 }
@@ -66,7 +78,7 @@ pub(super) fn block_hashes(fields: &VllmFields<'_>) -> Result<Vec<EngineHash>, V
         return wrong("block_hashes is no array");
     };
     // `head` has checked that this many values can follow.
-    let mut hashes = Vec::with_capacity(len);
+    let mut hashes = Vec::with_capacity(bounded(len)?);
     for _ in 0..len {
         hashes.push(hash(&mut reader)?);
     }
@@ -124,7 +136,7 @@ pub(super) fn lookahead(mut reader: MsgpackReader<'_>) -> Result<Vec<Vec<u32>>, 
     let MsgpackHead::Array(len) = reader.head()? else {
         return wrong("lookahead_token_ids is no array");
     };
-    let mut blocks = Vec::with_capacity(len);
+    let mut blocks = Vec::with_capacity(bounded(len)?);
     for _ in 0..len {
         let WireTokens::Flat(tokens) = tokens(MsgpackReader::new(reader.value()?))? else {
             return wrong("lookahead_token_ids nests too deeply");
@@ -140,12 +152,14 @@ pub(super) fn extra_keys(
     let MsgpackHead::Array(len) = reader.head()? else {
         return wrong("extra_keys is no array");
     };
-    let mut blocks = Vec::with_capacity(len);
+    let (mut blocks, mut count) = (Vec::with_capacity(bounded(len)?), len);
     for _ in 0..len {
         blocks.push(match reader.head()? {
             MsgpackHead::Nil => Vec::new(),
             MsgpackHead::Array(parts) => {
-                let mut keys = Vec::new();
+                count = bounded(count + parts)?;
+                // `head` has checked that this many values can follow.
+                let mut keys = Vec::with_capacity(parts);
                 for _ in 0..parts {
                     keys.push(extra_key(MsgpackReader::new(reader.value()?))?);
                 }

@@ -173,6 +173,61 @@ proptest! {
     }
 }
 
+/// An array of `count` equal values.
+fn array(count: u32, value: &[u8]) -> Vec<u8> {
+    let values = value.repeat(count as usize);
+    [&[0xdd][..], &count.to_be_bytes(), &values].concat()
+}
+
+/// A batch of these events.
+fn batch(events: &[Vec<u8>]) -> Vec<u8> {
+    let count = u32::try_from(events.len()).unwrap();
+    [
+        &[0x92, 0x00, 0xdd][..],
+        &count.to_be_bytes(),
+        &events.concat(),
+    ]
+    .concat()
+}
+
+/// A placeholder with these hashes and extra keys.
+fn placeholder(hashes: &[u8], extra_keys: &[u8]) -> Vec<u8> {
+    let fields: [&[u8]; 4] = [
+        b"\x85\xa4type\xabBlockStored\xa9token_ids\x90\xaablock_size\x00\xacblock_hashes",
+        hashes,
+        b"\xaaextra_keys",
+        extra_keys,
+    ];
+    fields.concat()
+}
+
+#[test]
+#[contract("F58")]
+fn what_takes_more_memory_than_its_bytes_is_bounded_in_a_batch() {
+    const MOST: u32 = 1 << 20;
+    const MOST_EVENTS: usize = 1 << 18;
+    const NIL: &[u8] = &[0xc0];
+    // The figures at the bounds rest on these.
+    assert!(size_of::<BlockStored>() + size_of::<VllmEvent>() <= 320);
+    assert!(size_of::<ExtraKey>() <= 32);
+    let only = |event: Vec<u8>| decode(&batch(&[event])).unwrap().events.remove(0);
+    assert!(only(placeholder(&array(MOST, &[1]), NIL)).is_ok());
+    for (hashes, extra_keys) in [
+        (array(MOST + 1, &[1]), NIL.to_vec()),
+        (array(1, &[1]), array(MOST + 1, NIL)),
+        (array(1, &[1]), array(1, &array(MOST, NIL))),
+    ] {
+        assert!(only(placeholder(&hashes, &extra_keys)).is_err());
+    }
+    let half = placeholder(&array(MOST / 2 + 1, &[1]), NIL);
+    assert!(decode(&batch(&[half.clone(), half])).is_err());
+    let cleared = [&[0x91, 0xb0][..], b"AllBlocksCleared"].concat();
+    let mut events = vec![cleared; MOST_EVENTS];
+    assert!(decode(&batch(&events)).is_ok());
+    events.push(events[0].clone());
+    assert!(decode(&batch(&events)).is_err());
+}
+
 const PAYLOADS: &str = "tests/fixtures/kv_events";
 
 #[test]

@@ -1,4 +1,5 @@
-//! A client's connection with two deadlines that the HTTP layer does not have.
+//! A client's connection with two deadlines that the HTTP layer does not have, and a check of the
+//! requests' framing that it does not make.
 //!
 //! A request head must be complete within a time limit: the first one of a connection from the
 //! connection's start, each later one from its first byte, since an idle connection may rest
@@ -21,6 +22,7 @@ use tokio::{
 use super::{
     ConnectionSlot, ExchangeTracker,
     frame_meter::{FrameMeter, PREFACE},
+    request_framing::{FramingFault, RequestFraming},
 };
 use crate::{StallTimeout, Stream};
 
@@ -29,6 +31,9 @@ use crate::{StallTimeout, Stream};
 const GO_AWAY: &[u8] = &[
     0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11,
 ];
+
+/// Bytes behind a refused head that are discarded at once.
+const DISCARDED: usize = 4096;
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +58,8 @@ pub struct ClientStream {
     peeked: Vec<u8>,
     /// The error behind these bytes, of the next read.
     failed: Option<io::Error>,
+    /// Present while the HTTP layer reads HTTP/1.
+    framing: Option<RequestFraming>,
     /// Present on an HTTP/2 connection.
     frames: Option<Box<FrameMeter>>,
     /// Some bytes may not be sent, so that a frame could be cut here.
@@ -77,6 +84,7 @@ impl ClientStream {
             head: Some(Box::pin(sleep(head_timeout))),
             peeked: Vec::new(),
             failed: None,
+            framing: Some(RequestFraming::default()),
             frames: None,
             unflushed: false,
         };
@@ -91,6 +99,8 @@ impl ClientStream {
     pub async fn http_version(&mut self) -> io::Result<HttpVersion> {
         let mut first = [0; PREFACE.len()];
         let mut length = 0;
+        // The bytes are followed when the HTTP layer gets them.
+        let framing = self.framing.take();
         while length < first.len() && first[..length] == PREFACE[..length] {
             let read = self.read(&mut first[length..]).await?;
             if read == 0 {
@@ -100,6 +110,7 @@ impl ClientStream {
         }
         self.peeked = first[..length].to_vec();
         if first != *PREFACE {
+            self.framing = framing;
             return Ok(HttpVersion::Http1);
         }
         self.frames = Some(Box::new(FrameMeter::new(Instant::now())));
@@ -147,6 +158,42 @@ impl ClientStream {
         ))
     }
 
+    /// Follows the framing of new bytes, the last ones of `buf`; takes back those behind a fault.
+    fn follow_framing(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
+        let Some(framing) = &mut self.framing else {
+            return Ok(());
+        };
+        let passed = framing.follow(&buf.filled()[before..]);
+        match framing.fault() {
+            None => return Ok(()),
+            Some(FramingFault::Head(head, error)) => self.exchange.refuse_head(head, error),
+            Some(FramingFault::Body(error)) => {
+                let error = io::Error::new(io::ErrorKind::InvalidData, error);
+                if passed == 0 {
+                    return Err(error);
+                }
+                // The HTTP layer gets the head and the chunks before it, so that it can reply.
+                self.failed = Some(error);
+            }
+        }
+        buf.set_filled(before + passed);
+        Ok(())
+    }
+
+    /// Reads nothing more into the HTTP layer after a refused head. What the client still sends is
+    /// discarded: bytes left in the socket would make the system reset the connection, and the
+    /// client lose its reply.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut bytes = [0; DISCARDED];
+        loop {
+            let mut buf = ReadBuf::new(&mut bytes);
+            ready!(self.poll_bytes(cx, &mut buf))?;
+            if buf.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
     /// Returns whether the next bytes begin a head, so that its time limit applies.
     fn expects_head(&self) -> bool {
         match self.frames {
@@ -181,16 +228,29 @@ impl AsyncRead for ClientStream {
             stream.heads = heads;
             stream.head = None;
         }
+        if let Some(framing) = &stream.framing {
+            if stream.exchange.is_upgraded() {
+                if framing.fault().is_some() {
+                    // The client did not wait for the reply, and bytes of it are gone.
+                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                }
+                stream.framing = None;
+            } else if framing.is_refused_head() {
+                return stream.poll_discard(cx);
+            }
+        }
         let before = buf.filled().len();
         let expects_head = stream.expects_head();
         let result = stream.poll_bytes(cx, buf);
         let new = &buf.filled()[before..];
-        if !new.is_empty() {
+        let any = !new.is_empty();
+        if any {
             stream.count_frames(cx, new)?;
+            stream.follow_framing(buf, before)?;
         }
         // Otherwise these bytes belong to the request's body, or to no request yet.
         if expects_head {
-            if !new.is_empty() {
+            if any {
                 let limit = stream.head_timeout;
                 stream.head.get_or_insert_with(|| Box::pin(sleep(limit)));
             }

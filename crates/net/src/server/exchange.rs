@@ -1,8 +1,8 @@
 //! The requests in progress on a client's connection.
 
 use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use http_body_util::BodyExt as _;
@@ -13,7 +13,7 @@ use tokio::{
     time::{Duration, Instant, sleep, sleep_until},
 };
 
-use super::ConnectionSlot;
+use super::{ConnectionSlot, FramingError};
 
 /// Interval at which a listener that leaves checks for the first head of a connection.
 const HEAD_CHECK: Duration = Duration::from_millis(20);
@@ -27,6 +27,10 @@ struct ClientState {
     slot: ConnectionSlot,
     /// Number of complete heads.
     heads: AtomicU64,
+    /// The number of the refused head, and the reason.
+    refused: OnceLock<(u64, FramingError)>,
+    /// Whether the connection has left HTTP.
+    upgraded: AtomicBool,
     progress: Mutex<Progress>,
 }
 
@@ -52,6 +56,8 @@ impl ExchangeTracker {
         Self(Arc::new(ClientState {
             slot,
             heads: AtomicU64::new(0),
+            refused: OnceLock::new(),
+            upgraded: AtomicBool::new(false),
             progress: Mutex::new(Progress {
                 running: 0,
                 waiting: 0,
@@ -69,9 +75,16 @@ impl ExchangeTracker {
 
     /// Begins a request after its complete head: it is in progress until the returned guard is
     /// dropped. Waits while the client's address has its full share of requests in progress.
-    pub async fn begin(&self) -> ExchangeGuard {
+    ///
+    /// Returns also whether the request's framing is valid: if not, its body must not be read, and
+    /// the connection must close with its reply.
+    pub async fn begin(&self) -> (ExchangeGuard, Result<(), FramingError>) {
         let waiting = WaitingRequest::new(Arc::clone(&self.0));
-        self.0.heads.fetch_add(1, Ordering::Release);
+        let head = self.0.heads.fetch_add(1, Ordering::Release) + 1;
+        let framing = match self.0.refused.get() {
+            Some((refused, error)) if *refused <= head => Err(*error),
+            _ => Ok(()),
+        };
         let permit = match self.0.slot.try_acquire_request_slot() {
             Some(permit) => Some(permit),
             None => {
@@ -80,10 +93,27 @@ impl ExchangeTracker {
             }
         };
         waiting.run();
-        ExchangeGuard {
+        let guard = ExchangeGuard {
             state: Arc::clone(&self.0),
             _permit: permit,
-        }
+        };
+        (guard, framing)
+    }
+
+    /// Records that the connection leaves HTTP with its next reply.
+    pub fn record_upgrade(&self) {
+        self.0.upgraded.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the connection has left HTTP.
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.0.upgraded.load(Ordering::Acquire)
+    }
+
+    /// Records that the head with this number is refused.
+    pub(super) fn refuse_head(&self, head: u64, error: FramingError) {
+        // There is one: nothing follows it.
+        let _ = self.0.refused.set((head, error));
     }
 
     /// Returns the connection's slot.

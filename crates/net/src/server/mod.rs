@@ -13,6 +13,7 @@ mod exchange;
 mod frame_meter;
 mod peer_address;
 mod reply_watch;
+mod request_framing;
 mod table;
 
 pub use acceptor::Acceptor;
@@ -20,4 +21,5 @@ pub use client_stream::{ClientStream, HttpVersion};
 pub use exchange::{ExchangeGuard, ExchangeTracker, in_progress};
 pub use peer_address::PeerAddress;
 pub use reply_watch::{ReplyWatch, WatchedBody};
+pub use request_framing::FramingError;
 pub use table::{ConnectionSlot, ConnectionTable};

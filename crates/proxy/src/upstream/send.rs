@@ -6,7 +6,7 @@ use std::{io, time::Duration};
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use kv_blocks::WorkerId;
-use net::{Address, LocalFault};
+use net::{Address, Destinations, LocalFault};
 
 use super::{
     connection::{BegunReply, ExchangeFailure, UpstreamConnection},
@@ -61,16 +61,19 @@ impl ConnectionPools {
     }
 }
 
-/// Sends one request to a server that is not a worker, on a connection that is not reused.
+/// Sends one request to a server that is not a worker, on a connection that is not reused, if
+/// `destinations` permits its address.
 ///
 /// # Errors
 /// There is no reply head.
 pub async fn send_once(
     address: &Address,
+    destinations: Destinations,
     request: Request<Bytes>,
     connect_timeout: Duration,
 ) -> Result<UpstreamReply, SendFailure> {
-    let connection = open(net::connect(address, connect_timeout), |_, _| {}).await?;
+    let opening = destinations.connect(address, connect_timeout);
+    let connection = open(opening, |_, _| {}).await?;
     send_on(connection, request.map(OutgoingBody::whole), None).await
 }
 

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, header};
 use kv_blocks::WorkerId;
-use net::{Address, Clock, WorkerUrl};
+use net::{Address, Clock, Destinations, WorkerUrl};
 use prometheus_client::registry::Registry;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -339,7 +339,7 @@ async fn a_reply_that_comes_before_the_whole_request_is_sent_is_not_lost() {
         host: "127.0.0.1".to_owned(),
         port,
     };
-    let sent = timeout(SOON, send_once(&address, request, SOON)).await;
+    let sent = timeout(SOON, send_once(&address, Destinations::Any, request, SOON)).await;
     let mut reply = sent.expect("in time").expect("a reply");
     assert_eq!(reply.head.status, 413);
     assert_eq!(reply.body.read_to_end(4).await.expect("whole"), "long");
@@ -390,7 +390,11 @@ async fn a_connection_to_a_server_that_is_no_worker_is_closed_after_its_reply() 
         host: "127.0.0.1".to_owned(),
         port: server.port,
     };
-    let sent = timeout(SOON, send_once(&address, request(), SOON)).await;
+    let sent = timeout(
+        SOON,
+        send_once(&address, Destinations::Any, request(), SOON),
+    )
+    .await;
     let mut body = sent.expect("in time").expect("a reply").body;
     assert_eq!(body.read_to_end(5).await.expect("whole"), "hello");
     server.wait_for_close().await;

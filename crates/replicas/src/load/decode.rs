@@ -77,6 +77,7 @@ impl LoadDecoder<'_> {
             ChangeKind::Closed(closed) => LoadChange::Closed {
                 id: ReservationId(closed.id),
                 prompt_received: closed.prompt_received,
+                succeeded: closed.succeeded,
             },
             ChangeKind::Sample(sample) => LoadChange::Sample(SpeedSample {
                 worker: names.worker(sample.worker)?,
@@ -90,10 +91,6 @@ impl LoadDecoder<'_> {
                         ms: prefill.ms,
                     }),
             }),
-            ChangeKind::Outcome(outcome) => LoadChange::Outcome {
-                worker: names.worker(outcome.worker)?,
-                succeeded: outcome.succeeded,
-            },
             ChangeKind::Session(session) => {
                 let rest = PromptTail {
                     bytes: usize::try_from(session.rest_bytes).unwrap_or(usize::MAX),

@@ -12,7 +12,7 @@ use routing::{
 use super::{SharedNote, WorkerDirectory};
 use crate::wire::{
     Blocks, ChainMemory, Change, ChangeKind, Changes, Cooldown, FULL_MESSAGE, Namespace,
-    OpenRequest, Outcome, Prefill, RequestEnd, ResponseHome, Sample, Session, StatePage, VERSION,
+    OpenRequest, Prefill, RequestEnd, ResponseHome, Sample, Session, StatePage, VERSION,
 };
 
 /// Numbers the changes and puts them into messages.
@@ -84,9 +84,11 @@ impl ChangeEncoder {
             LoadChange::Closed {
                 id,
                 prompt_received,
+                succeeded,
             } => ChangeKind::Closed(RequestEnd {
                 id: id.0,
                 prompt_received,
+                succeeded,
             }),
             LoadChange::Sample(SpeedSample {
                 worker,
@@ -100,10 +102,6 @@ impl ChangeEncoder {
                     computed_tokens: sample.tokens,
                     ms: sample.ms,
                 }),
-            }),
-            LoadChange::Outcome { worker, succeeded } => ChangeKind::Outcome(Outcome {
-                worker: names.of(workers, worker)?,
-                succeeded,
             }),
             LoadChange::Session(SessionBinding {
                 id,

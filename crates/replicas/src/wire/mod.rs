@@ -20,7 +20,7 @@ use prost::{Message, Oneof};
 pub(crate) use chain_memory::ChainMemory;
 
 /// Version of the messages.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Largest accepted message, bytes.
 pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 /// Size from which a message of changes is sent and the next one begun, bytes. Below the 1 MiB that
@@ -79,6 +79,9 @@ pub(crate) struct Presence {
     /// Whether this is its last message.
     #[prost(bool, tag = "12")]
     pub(crate) leaving: bool,
+    /// Requests that wait in its queue.
+    #[prost(uint64, tag = "13")]
+    pub(crate) queued: u64,
 }
 
 /// Consecutive changes of the sender's own load.
@@ -97,7 +100,7 @@ pub(crate) struct Changes {
 /// One change. `None`: of a kind that this version does not know.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Change {
-    #[prost(oneof = "ChangeKind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "ChangeKind", tags = "1, 2, 3, 4, 6, 7, 8, 9")]
     pub(crate) kind: Option<ChangeKind>,
 }
 
@@ -116,9 +119,6 @@ pub(crate) enum ChangeKind {
     /// A sample of a worker's speed.
     #[prost(message, tag = "4")]
     Sample(Sample),
-    /// The outcome of a request at a worker.
-    #[prost(message, tag = "5")]
-    Outcome(Outcome),
     /// A session was bound to a target.
     #[prost(message, tag = "6")]
     Session(Session),
@@ -177,6 +177,9 @@ pub(crate) struct RequestEnd {
     /// Whether its target received the prompt.
     #[prost(bool, tag = "2")]
     pub(crate) prompt_received: bool,
+    /// Whether it counts as a success of its worker. Absent: it does not count.
+    #[prost(bool, optional, tag = "3")]
+    pub(crate) succeeded: Option<bool>,
 }
 
 /// The blocks of a prompt.
@@ -240,15 +243,6 @@ pub(crate) struct Prefill {
     pub(crate) computed_tokens: u32,
     #[prost(double, tag = "3")]
     pub(crate) ms: f64,
-}
-
-/// The outcome of a request.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Outcome {
-    #[prost(uint32, tag = "1")]
-    pub(crate) worker: u32,
-    #[prost(bool, tag = "2")]
-    pub(crate) succeeded: bool,
 }
 
 /// A session and the target it is bound to.

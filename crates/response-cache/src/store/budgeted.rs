@@ -5,7 +5,7 @@
 //! passed on for later requests. [`StoreHealth`] decides whether requests wait for a lookup at all.
 //!
 //! **Invariant**: if a store stops answering, at most as many requests wait for an answer as it has
-//! connections for lookups, each of them once; any other request waits at most [`TURN`].
+//! connections for lookups, each of them once; any other request waits at most [`PERMIT_WAIT`].
 
 use std::{
     fmt,
@@ -115,7 +115,12 @@ impl BudgetedStore {
             }
             LookupAdmission::Wait => {
                 let _waiting = LookupWaiter::begin(&inner.waiting);
-                let permit = inner.acquire_permit(lookup.until).await?;
+                let free = Arc::clone(&inner.permits).try_acquire_owned().ok();
+                let has_whole_budget = free.is_some();
+                let permit = match free {
+                    Some(permit) => permit,
+                    None => inner.acquire_permit(lookup.until).await?,
+                };
                 let (sender, receiver) = oneshot::channel();
                 self.tasks
                     .start(Arc::clone(inner).run_lookup(lookup, permit, Some(sender), None));
@@ -123,6 +128,11 @@ impl BudgetedStore {
                     Ok(Ok(answer)) => answer,
                     _ => {
                         inner.with.counters.lookups_abandoned.one();
+                        // The task of the lookup records the same, but perhaps a moment later: the
+                        // request's next lookup would wait once more.
+                        if has_whole_budget {
+                            inner.record_slow();
+                        }
                         Err(inner.fault("no answer within the lookup budget"))
                     }
                 }
@@ -154,6 +164,8 @@ impl BudgetedStoreInner {
             Err(_) => {
                 if deadline == until {
                     self.with.counters.lookups_abandoned.one();
+                    // No more requests wait so than lookups run: one of these took the whole budget.
+                    self.record_slow();
                 }
                 Err(self.fault("every connection is in use"))
             }
@@ -173,10 +185,7 @@ impl BudgetedStoreInner {
         let (answer, in_time) = match answered {
             Ok(answer) => (answer, true),
             Err(_) => {
-                self.record(
-                    |health, now| health.slow(now, runtime::chance()),
-                    "answers too slowly",
-                );
+                self.record_slow();
                 (answer.await, false)
             }
         };
@@ -192,6 +201,13 @@ impl BudgetedStoreInner {
         if let (Some(Ok(Some(found))), Some(late)) = (unsent, &self.with.late) {
             late(lookup.key, &found, lookup.generation);
         }
+    }
+
+    fn record_slow(&self) {
+        self.record(
+            |health, now| health.slow(now, runtime::chance()),
+            "answers too slowly",
+        );
     }
 
     fn failed(&self, fault: &StoreFault) {
@@ -316,5 +332,90 @@ impl<'a> LookupWaiter<'a> {
 impl Drop for LookupWaiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::ResponseCacheSection;
+    use contract_id::contract;
+
+    use super::*;
+    use crate::generation::Generations;
+
+    const BUDGET: Duration = Duration::from_millis(50);
+
+    /// A store that never answers.
+    #[derive(Debug)]
+    struct SilentStore;
+
+    impl Store for SilentStore {
+        fn capabilities(&self) -> StoreCapabilities {
+            StoreCapabilities { counts: false }
+        }
+
+        fn get(&self, _: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn set(&self, _: StoreFill) -> StoreFuture<'_, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn delete(&self, _: CacheKey) -> StoreFuture<'_, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn clear(&self) -> StoreFuture<'_, u64> {
+            Box::pin(std::future::pending())
+        }
+
+        fn stats(&self) -> StoreStats {
+            StoreStats::default()
+        }
+    }
+
+    fn silent_store(counters: &Arc<CacheCounters>) -> BudgetedStore {
+        BudgetedStore::new(
+            Arc::new(SilentStore),
+            BudgetedStoreParts {
+                name: "silent",
+                lookups: 2,
+                breaker: BreakerConfig {
+                    background: 1,
+                    slow: (Duration::from_secs(1), Duration::from_secs(1)),
+                    outage: None,
+                },
+                late: None,
+                on_change: None,
+                current: Arc::new(CurrentSettings::from_pointee(ResponseCacheSection {
+                    lookup_budget: BUDGET,
+                    ..ResponseCacheSection::default()
+                })),
+                counters: Arc::clone(counters),
+                clock: Clock::system(),
+            },
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[contract("F43")]
+    async fn a_request_that_waited_in_vain_does_not_wait_for_the_same_store_again() {
+        let counters = Arc::new(CacheCounters::default());
+        let store = silent_store(&counters);
+        let lookup = async || {
+            let lookup = StoreLookup {
+                key: CacheKey([1; 32]),
+                until: Instant::now() + BUDGET,
+                generation: Generations::default().now(),
+            };
+            assert!(store.get(lookup).await.is_err());
+        };
+        // Two have a connection, two wait for one.
+        tokio::join!(lookup(), lookup(), lookup(), lookup());
+        for _ in 0..3 {
+            lookup().await;
+        }
+        assert_eq!(counters.lookups_abandoned.get(), 4);
     }
 }

@@ -72,14 +72,12 @@ impl Router {
                 LoadChange::Closed {
                     id,
                     prompt_received,
+                    succeeded,
                 } => {
-                    let speculation = state.close_of_peer(now, peer, id, &queue);
+                    let speculation = state.close_of_peer(now, (peer, id), succeeded, &queue);
                     withdrawn.extend(speculation.filter(|_| !prompt_received));
                 }
                 LoadChange::Sample(sample) => state.learn_from_peer(now, sample),
-                LoadChange::Outcome { worker, succeeded } => {
-                    state.health.observe(now, worker, succeeded);
-                }
                 LoadChange::Session(binding) => state.sessions.bind(now, &binding),
                 LoadChange::ReplyLength(tokens) => state.output.observe(tokens),
             }
@@ -162,7 +160,7 @@ impl Router {
                 .ids_of_peer(peer, (after, through), MOST_PER_HOLD);
             for id in &open {
                 if listed.binary_search(id).is_err() {
-                    state.close_of_peer(now, peer, *id, &queue);
+                    state.close_of_peer(now, (peer, *id), None, &queue);
                 }
             }
             match open.last() {
@@ -210,12 +208,15 @@ impl RouterState {
     fn close_of_peer(
         &mut self,
         now: Moment,
-        peer: PeerId,
-        id: ReservationId,
+        (peer, id): (PeerId, ReservationId),
+        succeeded: Option<bool>,
         queue: &QueueSettings,
     ) -> Option<SpeculationId> {
         let closed: Option<(Target, SpeculationId)> = self.ledger.close_of_peer(now, peer, id);
         let (target, speculation) = closed?;
+        if let Some(succeeded) = succeeded {
+            self.health.observe(now, target.worker, succeeded);
+        }
         self.target_changed(now, target, queue);
         Some(speculation)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{Target, WorkerId};
+use kv_blocks::Target;
 
 use crate::{DispatchLoad, ReservationId, SessionBinding, SpeedSample};
 
@@ -29,16 +29,11 @@ pub enum LoadChange {
         /// Whether its target received the prompt; if not, no blocks are predicted there because of
         /// it.
         prompt_received: bool,
+        /// Whether the attempt counts as a success of its worker; `None`: it does not count.
+        succeeded: Option<bool>,
     },
     /// A reply showed its worker's speed.
     Sample(SpeedSample),
-    /// An attempt at a worker ended, and counts for its success rate.
-    Outcome {
-        /// The worker.
-        worker: WorkerId,
-        /// Whether it succeeded.
-        succeeded: bool,
-    },
     /// A session belongs to a target.
     Session(SessionBinding),
     /// A complete reply had this many tokens.

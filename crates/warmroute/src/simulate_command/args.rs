@@ -118,7 +118,7 @@ pub(super) struct ReplicaArgs {
     #[arg(long)]
     pub(super) load_sync: bool,
     /// Time from the sending of a message about load to its arrival.
-    #[arg(long, value_name = "MS", default_value_t = 2,
+    #[arg(long, value_name = "MS", default_value_t = 3,
           value_parser = clap::value_parser!(u64).range(0..=LONGEST_DELAY_MS))]
     pub(super) exchange_delay_ms: u64,
     /// Share of these messages that get lost, 0 to 1.

@@ -11,7 +11,7 @@ use dialect::Edit;
 use fleet::WorkerView;
 use http::{HeaderValue, Request, header};
 use kv_blocks::{DpRank, WorkerId};
-use net::Address;
+use net::{Address, Destinations};
 use parking_lot::Mutex;
 use proxy::UpstreamReply;
 use serde::Deserialize;
@@ -143,7 +143,9 @@ async fn engine_id(
         return Ok(name);
     }
     let left = legs.time_left() / 2;
-    let answer = tokio::time::timeout(left, query(legs.dispatcher, server))
+    // The bootstrap server is on the worker's host.
+    let destinations = prefill.connection.url.destinations();
+    let answer = tokio::time::timeout(left, query(legs.dispatcher, server, destinations))
         .await
         .map_err(|_| AttemptFailure::timeout(left))??;
     let unusable = || {
@@ -163,15 +165,24 @@ async fn engine_id(
 }
 
 /// Queries a bootstrap server for its engines.
-async fn query(dispatcher: &Dispatcher, server: &Address) -> Result<Bytes, Box<AttemptFailure>> {
+async fn query(
+    dispatcher: &Dispatcher,
+    server: &Address,
+    destinations: Destinations,
+) -> Result<Bytes, Box<AttemptFailure>> {
     let mut request = Request::new(Bytes::new());
     *request.uri_mut() = http::Uri::from_static("/query");
     let host =
         HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().insert(header::HOST, host);
-    let answer = proxy::send_once(server, request, dispatcher.limits.connect_timeout)
-        .await
-        .map_err(AttemptFailure::from_send_failure)?;
+    let answer = proxy::send_once(
+        server,
+        destinations,
+        request,
+        dispatcher.limits.connect_timeout,
+    )
+    .await
+    .map_err(AttemptFailure::from_send_failure)?;
     let UpstreamReply { head, mut body } = answer;
     if !head.status.is_success() {
         return Err(AttemptFailure::internal(head.status.as_u16()).into());

@@ -26,12 +26,10 @@ fn every_change_of_the_own_load_is_queued_in_order() {
         LoadChange::FirstToken { id: second },
         LoadChange::Sample(sample),
         LoadChange::ReplyLength(20),
-        LoadChange::Outcome {
-            succeeded: true, ..
-        },
         LoadChange::Closed {
             id: last,
             prompt_received: true,
+            succeeded: Some(true),
         },
     ] = &changes[..]
     else {

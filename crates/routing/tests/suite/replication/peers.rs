@@ -118,6 +118,7 @@ fn repeated_and_unknown_changes_are_ignored() {
         LoadChange::Closed {
             id: ReservationId(78),
             prompt_received: true,
+            succeeded: Some(true),
         },
     ];
     for changes in [&changes[..], &changes[..], &unknown[..], &changes[..1]] {

@@ -7,6 +7,7 @@ mod held_bytes;
 mod large_reply;
 mod leaving;
 mod memory;
+mod smuggling;
 mod swapped_model;
 mod throttled;
 mod unfinished;

@@ -3,7 +3,7 @@
 use contract_id::contract;
 
 use super::group::{Link, RouterGroup, engines, report};
-use crate::harness::eventually;
+use crate::harness::{RawClient, chat, eventually, streamed};
 
 #[test]
 #[contract("DY23")]
@@ -81,6 +81,32 @@ fn a_new_router_starts_without_load_and_gets_that_of_the_others() {
         assert_eq!(own["open_requests"], 0, "they are not its own");
         drop(streams);
         group.until_in_flight(1, "a", 0);
+    }
+}
+
+#[test]
+#[contract("DY23")]
+fn a_router_tells_the_others_how_many_requests_wait_in_its_queue() {
+    for link in Link::all() {
+        // A tenth of a millisecond of real time for each prompt token.
+        let (_engines, workers) = engines(1, &["--speed", "1", "--max-model-len", "65536"]);
+        let group = RouterGroup::start(link, 2, workers);
+        let send = |text: &str, words| {
+            let text = format!("{text} {}", "word ".repeat(words));
+            RawClient::chat(&group.router(0).data(), &streamed(chat("sim", &text, 1)))
+        };
+        let long = send("long", 60_000);
+        group.until_in_flight(1, "a", 1);
+        let waiting = [send("one", 2_000), send("other", 2_000)];
+        let until_queued = |count: u64| {
+            eventually("the other router to know of them", || {
+                let queued = &report(group.router(1))["replicas"][1]["queued_requests"];
+                (queued == count).then_some(())
+            });
+        };
+        until_queued(2);
+        drop((long, waiting));
+        until_queued(0);
     }
 }
 

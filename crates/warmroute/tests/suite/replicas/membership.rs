@@ -18,7 +18,7 @@ fn the_report_names_every_replica() {
         let replica = json!({
             "id": "hex", "address": "string", "version": "string", "since_s": "number", "last_seen_s": "number",
             "state": "string", "reason": "null", "load_digest": "hex", "open_requests": "int",
-            "counted_requests": "int", "repairs": "int", "index_digest": "hex", "lag_messages": "int",
+            "queued_requests": "int", "counted_requests": "int", "repairs": "int", "index_digest": "hex", "lag_messages": "int",
             "owns_streams": ["string"],
         });
         assert_shape(
