@@ -14,11 +14,7 @@ use routing::{
 };
 use serde::Deserialize;
 
-use crate::response;
-
-/// Default and maximum of the entries in a list.
-const USUAL: usize = 100;
-const MOST: usize = 1000;
+use crate::{list_limit::list_limit, response};
 
 /// Filters of a list.
 #[derive(Debug, Deserialize)]
@@ -33,15 +29,9 @@ pub(crate) async fn list(
     State(ring): State<Arc<ReceiptRing>>,
     Query(narrow): Query<DecisionsQuery>,
 ) -> Response {
-    let limit = match narrow.limit.as_deref().map(str::parse::<usize>) {
-        None => USUAL,
-        Some(Ok(limit)) => limit.min(MOST),
-        Some(Err(_)) => {
-            let message = format!("limit is not a number: expected 0 to {MOST}");
-            return response::error(
-                &ApiError::new(ErrorCode::InvalidRequest, message).param("limit"),
-            );
-        }
+    let limit = match list_limit(narrow.limit.as_deref()) {
+        Ok(limit) => limit,
+        Err(error) => return response::error(&error),
     };
     let policy = match narrow
         .policy

@@ -20,6 +20,7 @@ mod kv_events;
 mod kv_index_routes;
 mod kv_index_stats;
 mod kv_telemetry;
+mod list_limit;
 mod listener;
 mod metrics;
 mod models;

@@ -4,15 +4,39 @@ use std::sync::Arc;
 
 use ::tenants::{Tenant, Tenants};
 use api::{TenantReport, TenantReports};
-use axum::{extract::State, response::Response};
+use axum::{
+    extract::{Query, State},
+    response::Response,
+};
+use serde::Deserialize;
 
-use crate::response;
+use crate::{list_limit::list_limit, response};
 
-pub(crate) async fn list(State(tenants): State<Arc<Tenants>>) -> Response {
+/// Which tenants are listed.
+#[derive(Debug, Deserialize)]
+pub(crate) struct TenantsQuery {
+    limit: Option<String>,
+    /// Only the one with this name.
+    name: Option<String>,
+}
+
+pub(crate) async fn list(
+    State(tenants): State<Arc<Tenants>>,
+    Query(narrow): Query<TenantsQuery>,
+) -> Response {
+    let limit = match list_limit(narrow.limit.as_deref()) {
+        Ok(limit) => limit,
+        Err(error) => return response::error(&error),
+    };
     let table = tenants.table();
+    let is_listed = |tenant: &&Arc<Tenant>| {
+        let name = narrow.name.as_deref();
+        name.is_none_or(|name| **tenant.name() == *name)
+    };
     let tenants = table.tenants();
+    let listed = tenants.iter().filter(is_listed).take(limit);
     response::json(&TenantReports {
-        tenants: tenants.iter().map(|tenant| report(tenant)).collect(),
+        tenants: listed.map(|tenant| report(tenant)).collect(),
     })
 }
 

@@ -56,6 +56,7 @@ pub(crate) fn build(
     // A first pause above the longest one means that pauses never grow.
     let checks = &mut settings.health_checks;
     checks.recovery_max_interval = checks.recovery_max_interval.max(checks.recovery_interval);
+    settings.tenants.hash_keys();
     discovery::hide_keys(root.key_mut("discovery"));
     let ignored = ignored::ignored(root, &settings);
     settings.ignored = report(ignored, file);

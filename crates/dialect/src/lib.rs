@@ -17,6 +17,7 @@ mod cache_control;
 mod cacheable;
 mod chat_identity;
 mod chunk;
+mod claims;
 mod error_code;
 mod fact_scan;
 mod hook;
@@ -51,6 +52,7 @@ pub use chunk::{
     EndingTracker, InBandError, StreamChunk, Usage, finish_reason, in_band_error, is_done,
     usage_from_body, usage_from_chunk,
 };
+pub use claims::{BodyClaims, claims};
 pub use error_code::ErrorCode;
 pub use fact_scan::may_have_facts;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};

@@ -40,7 +40,7 @@ impl<'a> PresentedKey<'a> {
             .chain(plain);
         match (keys.next(), keys.next()) {
             (None, _) => Self::Nothing,
-            (Some(b""), None) => Self::Unclear,
+            (Some(b""), _) => Self::Unclear,
             (Some(key), None) => Self::Key(key),
             (Some(one), Some(other)) if one == other && keys.all(|more| more == one) => {
                 Self::Key(one)
@@ -162,6 +162,8 @@ mod tests {
             ("x-api-key", b"other"),
         ];
         assert_eq!(code(&keys, &two), Some(ErrorCode::InvalidApiKey));
+        let empty = [("x-router-key", b"".as_slice()), ("x-api-key", b"")];
+        assert_eq!(code(&keys, &empty), Some(ErrorCode::InvalidApiKey));
         let three = [
             ("x-router-key", b"other".as_slice()),
             ("x-api-key", b"sk-1"),

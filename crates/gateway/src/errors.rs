@@ -5,6 +5,8 @@ use std::time::Duration;
 use dialect::{ApiError, ErrorCode};
 use tenants::Refusal;
 
+use crate::response_affinity;
+
 /// `Retry-After` if all targets are busy, in seconds: about as long as the usage figure stays
 /// valid.
 pub(crate) const BUSY_RETRY_S: u32 = 5;
@@ -105,6 +107,15 @@ pub(crate) fn model_not_named() -> ApiError {
     ApiError::new(ErrorCode::ModelNotAllowed, message).param("model")
 }
 
+/// Returns the error of a field whose adapter has no name, by a tenant that may name only some.
+pub(crate) fn adapter_not_named(field: &str) -> ApiError {
+    let message = format!(
+        "{field} selects an adapter otherwise than by its name, and this API key may be used for some models only: \
+         name the adapter as `model`"
+    );
+    ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
 /// Returns the error of an override that the tenant may not make; `field` names it.
 pub(crate) fn override_not_allowed(field: &str) -> ApiError {
     let message = format!(
@@ -112,6 +123,18 @@ pub(crate) fn override_not_allowed(field: &str) -> ApiError {
          \"overrides\" granted"
     );
     ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
+/// Returns the error of a stored response that is not known to be the tenant's; `field` names it.
+pub(crate) fn response_not_remembered(id: &str, field: &str) -> ApiError {
+    let message = format!(
+        "no response {:?} is remembered here: this router remembers the worker of a stored response for {} s and of \
+         the latest {} of them, and forgets all when it restarts; create the response again",
+        shown(id),
+        response_affinity::TTL.as_secs(),
+        response_affinity::MOST
+    );
+    ApiError::new(ErrorCode::ResponseNotFound, message).param(field)
 }
 
 /// Returns the error of a request for a model that every worker is known not to serve.
@@ -124,7 +147,7 @@ pub(crate) fn model_not_found(id: &str) -> ApiError {
     .param("model")
 }
 
-/// Shortens a client's name of a model for a message.
+/// Shortens a client's name of something for a message.
 fn shown(id: &str) -> String {
     id.chars().filter(|c| !c.is_control()).take(100).collect()
 }

@@ -55,7 +55,11 @@ impl Gateway {
         let mut next = self.clone();
         let coalesces_for = settings.cache.deduplication().unwrap_or_default();
         self.reply_cache.coalescer.reconfigure(coalesces_for);
-        self.edge.admission.tenants.reconfigure(&settings.tenants);
+        if self.edge.admission.tenants.reconfigure(&settings.tenants) {
+            tracing::warn!(
+                "no key is left in tenants.api_keys, so no request is accepted: add one, or restart to open the API"
+            );
+        }
         let lists = ModelListSettings::of(settings);
         self.edge.catalog.lists.reconfigure(lists);
         next.apply(settings, process);

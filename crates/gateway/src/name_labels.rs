@@ -4,7 +4,10 @@
 //! **Invariant**: at most [`MOST_NAMES`] names, and [`OTHER`] beside them. A name keeps its
 //! label: a series that changed its meaning or vanished would make rates wrong.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, LazyLock},
+};
 
 use foldhash::fast::RandomState;
 use parking_lot::RwLock;
@@ -13,6 +16,7 @@ use parking_lot::RwLock;
 pub(crate) const MOST_NAMES: usize = 1024;
 /// The label of all other names.
 pub(crate) const OTHER: &str = "other";
+static OTHER_LABEL: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(OTHER));
 
 /// The names that have a label.
 #[derive(Debug, Default)]
@@ -21,15 +25,22 @@ pub(crate) struct NameLabels(RwLock<HashSet<Arc<str>, RandomState>>);
 impl NameLabels {
     /// Returns the label of a name: the name, or [`OTHER`] if too many came before it.
     pub(crate) fn label(&self, name: &str) -> Arc<str> {
-        if let Some(label) = self.0.read().get(name) {
-            return Arc::clone(label);
+        {
+            let known = self.0.read();
+            if let Some(label) = known.get(name) {
+                return Arc::clone(label);
+            }
+            // A full set stays as it is.
+            if known.len() >= MOST_NAMES {
+                return Arc::clone(&OTHER_LABEL);
+            }
         }
         let mut known = self.0.write();
         if let Some(label) = known.get(name) {
             return Arc::clone(label);
         }
         if known.len() >= MOST_NAMES {
-            return OTHER.into();
+            return Arc::clone(&OTHER_LABEL);
         }
         let label = Arc::<str>::from(name);
         known.insert(Arc::clone(&label));

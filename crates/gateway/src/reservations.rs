@@ -15,7 +15,9 @@ use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 use parking_lot::Mutex;
 use routing::receipt::{DecisionId, OutcomeKind, ReceiptRing, RequestOutcome};
+use tenants::TenantPlace;
 
+pub(crate) use self::table::ReservationSize;
 use self::table::ReservationTable;
 use crate::lease::Lease;
 
@@ -47,10 +49,29 @@ impl CallTime {
     }
 }
 
+/// The id of a reservation: unique among those of its tenant, which alone can name it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ReservationId {
+    tenant: Arc<str>,
+    id: Arc<str>,
+}
+
+impl ReservationId {
+    /// Returns the id that a tenant chose.
+    pub(crate) fn of(tenant: &Arc<str>, id: &str) -> Self {
+        Self {
+            tenant: Arc::clone(tenant),
+            id: id.into(),
+        }
+    }
+}
+
 /// An open reservation.
 #[derive(Debug)]
 pub(crate) struct OpenReservation {
     lease: Lease,
+    /// Its place among the concurrent requests of its tenant.
+    _place: Option<TenantPlace>,
     process: ReservedProcess,
     receipt: DecisionId,
     received: Moment,
@@ -91,11 +112,20 @@ impl OpenReservation {
         };
         Self {
             lease,
+            _place: None,
             process,
             receipt,
             received: at.now,
             first_token: None,
             last_call: at.run,
+        }
+    }
+
+    /// Adds its place among the concurrent requests of its tenant.
+    pub(crate) fn with_place(self, place: Option<TenantPlace>) -> Self {
+        Self {
+            _place: place,
+            ..self
         }
     }
 
@@ -133,7 +163,7 @@ impl OpenReservation {
 /// Holds an id while its target is chosen. Dropping it releases the id, unless it was filled.
 struct ReservationIdGuard<'a> {
     reservations: &'a Reservations,
-    id: &'a str,
+    id: &'a ReservationId,
     filled: bool,
 }
 
@@ -173,17 +203,17 @@ impl Reservations {
         self.table.lock().count()
     }
 
-    /// Adds the reservation that `open` makes under `id`, for a prompt of this many blocks. Of two
-    /// callers with one id only one gets a reservation.
+    /// Adds the reservation that `open` makes under `id`. Of two callers with one id only one gets a
+    /// reservation.
     pub(crate) fn reserve<T>(
         &self,
-        id: &Arc<str>,
-        blocks: u64,
+        id: &ReservationId,
+        size: ReservationSize,
         at: CallTime,
         open: impl FnOnce() -> Result<(OpenReservation, T), ApiError>,
     ) -> Result<T, ApiError> {
         self.end_if_over(id, at);
-        self.table.lock().take(id, blocks)?;
+        self.table.lock().take(id, size)?;
         let id_guard = ReservationIdGuard {
             reservations: self,
             id,
@@ -195,10 +225,14 @@ impl Reservations {
     }
 
     /// Records that the prompt is computed; a repeated call only keeps the reservation alive.
-    pub(crate) fn prefill_complete(&self, id: &str, at: CallTime) -> Result<(), ApiError> {
+    pub(crate) fn prefill_complete(
+        &self,
+        id: &ReservationId,
+        at: CallTime,
+    ) -> Result<(), ApiError> {
         self.end_if_over(id, at);
         let table = &mut *self.table.lock();
-        let reservation = table.get_mut(id).ok_or_else(|| not_found(id))?;
+        let reservation = table.get_mut(id).ok_or_else(|| not_found(&id.id))?;
         reservation.last_call = at.run;
         reservation.first_token.get_or_insert(at.now);
         reservation.lease.first_token();
@@ -206,11 +240,11 @@ impl Reservations {
     }
 
     /// Ends the reservation of a finished request.
-    pub(crate) fn free(&self, id: &str, at: CallTime) -> Result<(), ApiError> {
+    pub(crate) fn free(&self, id: &ReservationId, at: CallTime) -> Result<(), ApiError> {
         self.end_if_over(id, at);
         let freed = self.table.lock().remove_if(id, |_| true);
         freed
-            .ok_or_else(|| not_found(id))?
+            .ok_or_else(|| not_found(&id.id))?
             .end(OutcomeKind::Ok, at.now, &self.ring);
         Ok(())
     }
@@ -238,7 +272,7 @@ impl Reservations {
     }
 
     /// Ends an expired reservation, whether or not a tick came since.
-    fn end_if_over(&self, id: &str, at: CallTime) {
+    fn end_if_over(&self, id: &ReservationId, at: CallTime) {
         let over = self
             .table
             .lock()

@@ -80,6 +80,25 @@ pub enum ValueKind {
     Worker(&'static [KeySchema]),
 }
 
+impl ValueKind {
+    /// Returns whether a value of this kind is secret or has a secret in it. What stands in place of
+    /// an entry with a key may be that key.
+    pub fn may_hold_secret(&self) -> bool {
+        match self {
+            Self::Secret | Self::RedisUrl => true,
+            Self::List(item) | Self::Map(item) | Self::WordOr(_, item) => item.may_hold_secret(),
+            Self::Section(keys) => has_secret(keys),
+            _ => false,
+        }
+    }
+}
+
+/// Returns whether one of the keys is of a secret, not counting those of sections in it.
+pub fn has_secret(keys: &[KeySchema]) -> bool {
+    let is_secret = |key: &KeySchema| matches!(key.kind, ValueKind::Secret | ValueKind::RedisUrl);
+    keys.iter().any(is_secret)
+}
+
 /// Unit of a bare number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

@@ -46,7 +46,7 @@ impl ValueError {
             ValueNode::Loose(text) => format!("`{}`", shown_text(text)),
             _ => format!("`{}`", given.shown()),
         };
-        let secret = matches!(kind, ValueKind::Secret | ValueKind::RedisUrl);
+        let secret = kind.may_hold_secret();
         let what = if secret { "this value".into() } else { what };
         Self {
             secret,

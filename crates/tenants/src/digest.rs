@@ -21,6 +21,16 @@ impl KeyDigest {
         Self(Sha256::digest(key).into())
     }
 
+    /// Returns whether this is the digest of the empty text, which is no key.
+    pub fn is_of_nothing(&self) -> bool {
+        *self == Self::of(b"")
+    }
+
+    /// Returns 64 hexadecimal digits.
+    pub fn to_hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Reads 64 hexadecimal digits.
     ///
     /// # Errors
@@ -56,6 +66,7 @@ mod tests {
     fn a_digest_in_hexadecimal_is_that_of_its_key() {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(KeyDigest::from_hex(abc), Ok(KeyDigest::of(b"abc")));
+        assert_eq!(KeyDigest::of(b"abc").to_hex(), abc);
         let spelled = format!(" {}\n", abc.to_uppercase());
         assert_eq!(KeyDigest::from_hex(&spelled), Ok(KeyDigest::of(b"abc")));
         for wrong in [

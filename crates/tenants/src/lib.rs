@@ -18,7 +18,7 @@ mod tenant;
 pub use digest::{KeyDigest, WrongDigest};
 pub use models::{AllowedModels, WrongPattern};
 pub use section::{Scope, TenantDefaults, TenantEntry, TenantsSection, expiry};
-pub use state::TenantCounts;
+pub use state::{TenantCounts, TenantPlace};
 pub use table::{KeyTable, KeyVerdict, Tenants};
 pub use tenant::{Refusal, Tenant, TenantPermit};
 

@@ -67,7 +67,9 @@ impl AllowedModels {
 
     /// Returns whether they may name any model.
     pub fn is_all(&self) -> bool {
-        self.0.is_empty()
+        let any =
+            |pattern: &ModelPattern| matches!(pattern, ModelPattern::Prefix(p) if p.is_empty());
+        self.0.is_empty() || self.0.iter().any(any)
     }
 }
 
@@ -99,6 +101,14 @@ mod tests {
         }
         assert!(allowed(&["*"]).has("anything"));
         assert!(allowed(&[]).has("anything"), "an empty list allows all");
+        for (names, all) in [
+            (&[][..], true),
+            (&["*"], true),
+            (&["a", "*"], true),
+            (&["a*"], false),
+        ] {
+            assert_eq!(allowed(names).is_all(), all, "{names:?}");
+        }
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32};
 
-use settings::{Range, Secret, ValueKind};
+use settings::{Range, Secret, Section as _, ValueKind};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::KeyDigest;
 
 /// Requests per second.
 const RATE: ValueKind = ValueKind::Float(Range {
@@ -59,6 +61,36 @@ settings::section! {
         enabled: bool = "true", live;
         /// Notes of the operator, shown by `GET /admin/tenants`.
         metadata: BTreeMap<String, String> = "{}", live;
+    }
+}
+
+impl TenantEntry {
+    /// Returns an entry with this name and without a key, otherwise of the default values.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            key: None,
+            key_sha256: None,
+            scopes: settings::default_value(Self::KEYS, "scopes"),
+            allowed_models: Vec::new(),
+            rate_limit_rps: None,
+            max_concurrent: None,
+            expires_at: None,
+            enabled: true,
+            metadata: BTreeMap::new(),
+        }
+    }
+}
+
+impl TenantsSection {
+    /// Replaces every key by its digest, so that the settings hold no key.
+    pub fn hash_keys(&mut self) {
+        for entry in &mut self.api_keys {
+            if let Some(key) = entry.key.take() {
+                let digest = KeyDigest::of(key.expose().as_bytes());
+                entry.key_sha256 = Some(Secret::new(digest.to_hex()));
+            }
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! What runs for a tenant, and what has run.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+};
 
 use kv_blocks::Moment;
 use parking_lot::Mutex;
@@ -18,6 +21,16 @@ pub(crate) struct TenantState {
     concurrency_limited: AtomicU64,
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
+}
+
+/// A place among a tenant's concurrent requests. Dropping it frees the place.
+#[derive(Debug)]
+pub struct TenantPlace(Arc<TenantState>);
+
+impl Drop for TenantPlace {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
 }
 
 /// What a tenant's requests have come to since the start.
@@ -43,30 +56,38 @@ impl TenantState {
     /// Takes a place among the concurrent requests, then a token: a request that finds no place
     /// takes none.
     pub(crate) fn enter(
-        &self,
+        self: &Arc<Self>,
         per_second: Option<f64>,
         most: Option<u32>,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result<TenantPlace, Refusal> {
         let most = most.unwrap_or(u32::MAX);
         let next = |running: u32| (running < most).then(|| running + 1);
         if self.in_flight.fetch_update(Relaxed, Relaxed, next).is_err() {
             self.concurrency_limited.fetch_add(1, Relaxed);
             return Err(Refusal::ConcurrencyLimited { most });
         }
+        let place = TenantPlace(Arc::clone(self));
         let Some(per_second) = per_second else {
-            return Ok(());
+            return Ok(place);
         };
-        let taken = self.bucket.lock().take(per_second, now);
-        taken.map_err(|wait| {
-            self.leave();
-            self.rate_limited.fetch_add(1, Relaxed);
-            Refusal::RateLimited { per_second, wait }
-        })
+        match self.bucket.lock().take(per_second, now) {
+            Ok(()) => Ok(place),
+            Err(wait) => {
+                self.rate_limited.fetch_add(1, Relaxed);
+                Err(Refusal::RateLimited { per_second, wait })
+            }
+        }
     }
 
-    pub(crate) fn leave(&self) {
-        self.in_flight.fetch_sub(1, Relaxed);
+    /// Takes a place whatever the limit is, for what stays of a request that has a place.
+    pub(crate) fn stay(self: &Arc<Self>) -> TenantPlace {
+        self.in_flight.fetch_add(1, Relaxed);
+        TenantPlace(Arc::clone(self))
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.in_flight.load(Relaxed) > 0
     }
 
     pub(crate) fn count_request(&self) {

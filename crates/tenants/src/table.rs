@@ -1,16 +1,31 @@
 //! The keys that are accepted, and the tenants that they belong to.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::FixedState;
+use parking_lot::Mutex;
 
-use crate::{DEFAULT_TENANT, KeyDigest, Tenant, TenantEntry, TenantsSection, state::TenantState};
+use crate::{
+    DEFAULT_TENANT, KeyDigest, Tenant, TenantEntry, TenantsSection, state::TenantState,
+    tenant::TenantContext,
+};
+
+/// Most tenants that are no longer configured whose state is kept, beside those with running
+/// requests.
+const MOST_REMOVED: usize = 16_384;
+
+/// States of tenants by their names.
+type States = HashMap<Arc<str>, Arc<TenantState>, FixedState>;
 
 /// All tenants of a configuration, by the digests of their keys.
 #[derive(Debug)]
 pub struct KeyTable {
-    /// The tenant of every request, where no key is needed.
+    /// The tenant of every request, where no key is needed. Without it and without any key, no
+    /// request is accepted.
     open: Option<Arc<Tenant>>,
     /// An unkeyed hash suffices: a client cannot add entries.
     by_digest: HashMap<KeyDigest, Arc<Tenant>, FixedState>,
@@ -56,24 +71,23 @@ impl KeyTable {
         self.open.is_none()
     }
 
-    /// Returns all tenants, by name.
+    /// Returns all tenants, by name; of one with several keys, the one whose key is accepted.
     pub fn tenants(&self) -> Vec<Arc<Tenant>> {
         let all = self.open.iter().chain(self.by_digest.values());
         let mut all: Vec<_> = all.map(Arc::clone).collect();
-        all.sort_unstable_by(|one, other| one.name().cmp(other.name()));
+        all.sort_unstable_by_key(|tenant| (Arc::clone(tenant.name()), !tenant.is_enabled()));
+        all.dedup_by(|one, other| one.name() == other.name());
         all
     }
 
-    /// Builds the table of a configuration. Tenants keep the state that they have in `earlier`.
-    fn of(section: &TenantsSection, fallback: Option<KeyDigest>, earlier: Option<&Self>) -> Self {
-        let known = earlier.map(Self::states).unwrap_or_default();
-        let state = |name: &str| {
-            known
-                .get(name)
-                .map(|state| Arc::clone(state))
-                .unwrap_or_default()
+    /// Builds the table of a configuration. Tenants keep the state that `states` has for their
+    /// names; `states` gets those of new ones.
+    fn of(section: &TenantsSection, fallback: Option<KeyDigest>, states: &mut States) -> Self {
+        let mut state = |name: &str| match states.get(name) {
+            Some(state) => Arc::clone(state),
+            None => Arc::clone(states.entry(name.into()).or_default()),
         };
-        let default = || Arc::new(Tenant::unlimited(DEFAULT_TENANT, state(DEFAULT_TENANT)));
+        let mut default = || Arc::new(Tenant::unlimited(DEFAULT_TENANT, state(DEFAULT_TENANT)));
         let mut table = Self {
             open: None,
             by_digest: HashMap::with_hasher(FixedState::default()),
@@ -83,10 +97,14 @@ impl KeyTable {
             ([], None) => table.open = Some(default()),
             ([], Some(digest)) => drop(table.by_digest.insert(digest, default())),
             (entries, _) => {
-                let overrides = section.defaults.overrides || entries.len() == 1;
+                let names: HashSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
+                let context = TenantContext {
+                    is_alone: names.len() == 1,
+                    may_override: section.defaults.overrides,
+                };
                 table.by_digest.reserve(entries.len());
                 for entry in entries {
-                    let tenant = Tenant::of(entry, overrides, state(&entry.name));
+                    let tenant = Tenant::of(entry, context, state(&entry.name));
                     if let Some(digest) = digest_of(entry) {
                         table.by_digest.insert(digest, Arc::new(tenant));
                     }
@@ -96,10 +114,10 @@ impl KeyTable {
         table
     }
 
-    fn states(&self) -> HashMap<&str, &Arc<TenantState>, FixedState> {
+    /// Returns the names of all tenants.
+    fn names(&self) -> HashSet<&str> {
         let all = self.open.iter().chain(self.by_digest.values());
-        all.map(|tenant| (&**tenant.name(), tenant.state()))
-            .collect()
+        all.map(|tenant| &**tenant.name()).collect()
     }
 }
 
@@ -118,6 +136,9 @@ pub struct Tenants {
     table: ArcSwap<KeyTable>,
     /// Of the key that is required where the configuration has no tenants.
     fallback: Option<KeyDigest>,
+    /// Of the tenants in force, and of at most [`MOST_REMOVED`] others and those with running
+    /// requests. Locked during a change.
+    states: Mutex<States>,
 }
 
 impl Tenants {
@@ -125,17 +146,33 @@ impl Tenants {
     /// configuration has none, if any.
     pub fn new(section: &TenantsSection, key: Option<&str>) -> Self {
         let fallback = key.map(|key| KeyDigest::of(key.as_bytes()));
+        let mut states = States::default();
         Self {
-            table: ArcSwap::from_pointee(KeyTable::of(section, fallback, None)),
+            table: ArcSwap::from_pointee(KeyTable::of(section, fallback, &mut states)),
             fallback,
+            states: Mutex::new(states),
         }
     }
 
-    /// Replaces the table. Running requests keep their places.
-    pub fn reconfigure(&self, section: &TenantsSection) {
-        let earlier = self.table.load();
-        let next = KeyTable::of(section, self.fallback, Some(&earlier));
+    /// Replaces the table. Running requests keep their places. Returns whether no request is
+    /// accepted from now on: where keys were required, a configuration without any does not open
+    /// the API until the next start.
+    pub fn reconfigure(&self, section: &TenantsSection) -> bool {
+        let states = &mut *self.states.lock();
+        let required = self.table.load().requires_key();
+        let mut next = KeyTable::of(section, self.fallback, states);
+        if required {
+            next.open = None;
+        }
+        let names = next.names();
+        let removed = states.len().saturating_sub(names.len());
+        if removed > MOST_REMOVED {
+            states.retain(|name, state| names.contains(&**name) || state.is_running());
+        }
+        drop(names);
+        let closed = next.open.is_none() && next.by_digest.is_empty();
         self.table.store(Arc::new(next));
+        closed
     }
 
     /// Returns the table in force.

@@ -4,7 +4,10 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use kv_blocks::Moment;
 
-use crate::{AllowedModels, Scope, TenantCounts, TenantEntry, section::expiry, state::TenantState};
+use crate::{
+    AllowedModels, Scope, TenantCounts, TenantEntry, TenantPlace, section::expiry,
+    state::TenantState,
+};
 
 /// The rules of a tenant, and its running state.
 #[derive(Debug)]
@@ -17,9 +20,20 @@ pub struct Tenant {
     /// Seconds since 1970.
     expires_at: Option<i64>,
     enabled: bool,
+    /// No other tenant is configured.
+    is_alone: bool,
     /// Names and values; a map would take half a KiB for its first entry.
     metadata: Box<[(Box<str>, Box<str>)]>,
     state: Arc<TenantState>,
+}
+
+/// What a tenant's rights depend on beside its entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TenantContext {
+    /// No other tenant is configured. Such a tenant may override decisions without the scope.
+    pub(crate) is_alone: bool,
+    /// So may every tenant.
+    pub(crate) may_override: bool,
 }
 
 /// Why a request of a known tenant is not let in.
@@ -61,11 +75,10 @@ fn bit(scope: Scope) -> u8 {
 }
 
 impl Tenant {
-    /// Returns the tenant of an entry. `overrides`: whether it may override decisions even without
-    /// the scope.
-    pub(crate) fn of(entry: &TenantEntry, overrides: bool, state: Arc<TenantState>) -> Self {
+    /// Returns the tenant of an entry.
+    pub(crate) fn of(entry: &TenantEntry, context: TenantContext, state: Arc<TenantState>) -> Self {
         let mut scopes = ScopeSet::of(&entry.scopes);
-        if overrides {
+        if context.is_alone || context.may_override {
             scopes.0 |= bit(Scope::Overrides);
         }
         let models = entry.allowed_models.iter().map(String::as_str);
@@ -78,6 +91,7 @@ impl Tenant {
             per_second: entry.rate_limit_rps,
             max_concurrent: entry.max_concurrent,
             enabled: entry.enabled,
+            is_alone: context.is_alone,
             metadata: (entry.metadata.iter())
                 .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
                 .collect(),
@@ -95,6 +109,7 @@ impl Tenant {
             max_concurrent: None,
             expires_at: None,
             enabled: true,
+            is_alone: true,
             metadata: Box::default(),
             state,
         }
@@ -120,6 +135,11 @@ impl Tenant {
         self.scopes.has(scope)
     }
 
+    /// Returns whether no other tenant is configured.
+    pub fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
     /// Returns the models that its requests may name.
     pub fn models(&self) -> &AllowedModels {
         &self.models
@@ -137,10 +157,6 @@ impl Tenant {
         self.state.counts()
     }
 
-    pub(crate) fn state(&self) -> &Arc<TenantState> {
-        &self.state
-    }
-
     /// Lets a request in that uses a route of this scope, or says why not.
     ///
     /// # Errors
@@ -153,34 +169,40 @@ impl Tenant {
             return Err(Refusal::ScopeMissing(scope));
         }
         let most = self.max_concurrent.map(NonZeroU32::get);
-        self.state.enter(self.per_second, most, now)?;
-        Ok(TenantPermit(Arc::clone(self)))
+        let place = self.state.enter(self.per_second, most, now)?;
+        Ok(TenantPermit {
+            tenant: Arc::clone(self),
+            _place: place,
+        })
+    }
+
+    /// Takes a place among the concurrent requests for what a request leaves behind, such as a
+    /// reservation. The request itself was let in, so no limit is asked.
+    pub fn stay(&self) -> TenantPlace {
+        self.state.stay()
     }
 }
 
-/// The place of a request among the concurrent ones of its tenant. Dropping it frees the place.
+/// The permit of a request, with its place among the concurrent ones of its tenant.
 #[derive(Debug)]
-pub struct TenantPermit(Arc<Tenant>);
+pub struct TenantPermit {
+    tenant: Arc<Tenant>,
+    _place: TenantPlace,
+}
 
 impl TenantPermit {
     /// Returns the tenant.
     pub fn tenant(&self) -> &Arc<Tenant> {
-        &self.0
+        &self.tenant
     }
 
     /// Counts that the request ended in an error.
     pub fn count_error(&self) {
-        self.0.state.count_error();
+        self.tenant.state.count_error();
     }
 
     /// Counts the tokens of the request.
     pub fn count_tokens(&self, prompt: u32, completion: u32) {
-        self.0.state.count_tokens(prompt, completion);
-    }
-}
-
-impl Drop for TenantPermit {
-    fn drop(&mut self) {
-        self.0.state.leave();
+        self.tenant.state.count_tokens(prompt, completion);
     }
 }

@@ -198,7 +198,9 @@ fn statistics() -> Vec<Operation> {
             "/admin/tenants",
             "listTenants",
             "Tenants of clients, and what their requests have come to",
-        ),
+        )
+        .query("limit", "integer", "Most tenants, 0 to 1000; 100 without")
+        .query("name", "string", "Only the tenant with this name"),
         report::<StreamReports>("/admin/streams", "listStreams", "KV event streams"),
         report::<ReplicaReports>(
             "/admin/replicas",

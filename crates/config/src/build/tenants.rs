@@ -10,8 +10,18 @@ use crate::problem::ProblemDraft;
 
 /// Longest name of a tenant, in bytes.
 const MAX_NAME: usize = 128;
+/// The label of tenants without one of their own in metrics.
+const RESERVED_NAME: &str = "other";
+/// What the entries of one tenant, each with a key of its own, have in common.
+const OF_TENANT: [&str; 4] = [
+    "scopes",
+    "allowed_models",
+    "rate_limit_rps",
+    "max_concurrent",
+];
 
-/// Checks that each tenant has a name and a key of its own, and that models and times can be read.
+/// Checks that each entry has a name and a key of its own, that those of one name agree, and that
+/// models and times can be read.
 pub(super) fn check(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let (mut names, mut keys) = (HashMap::new(), HashMap::new());
     for (at, entry) in list.items().iter().enumerate() {
@@ -24,6 +34,7 @@ pub(super) fn check(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
 }
 
 /// An entry of the list, and its place there.
+#[derive(Clone, Copy)]
 struct TenantCheck<'a> {
     at: usize,
     entry: &'a CheckedValue,
@@ -41,7 +52,7 @@ impl<'a> TenantCheck<'a> {
         problem_at(draft, value, self.entry)
     }
 
-    fn name(&self, names: &mut HashMap<&'a str, usize>) -> Option<ProblemDraft> {
+    fn name(&self, names: &mut HashMap<&'a str, Self>) -> Option<ProblemDraft> {
         let name = self.entry.key("name");
         if name.failed {
             return None;
@@ -54,11 +65,25 @@ impl<'a> TenantCheck<'a> {
             let expected = "at most 128 bytes without control characters";
             return Some(self.problem("name", "cannot stand in metrics", expected));
         }
-        let first = *names.entry(text).or_insert(self.at);
-        (first != self.at).then(|| {
-            let message = format!("a second tenant `{text}`");
-            self.problem("name", message, "another name").in_context()
-        })
+        if text == RESERVED_NAME {
+            let message = "the label of tenants without one of their own in metrics";
+            return Some(self.problem("name", message, "another name"));
+        }
+        let first = *names.entry(text).or_insert(*self);
+        self.differs_from(first, text)
+    }
+
+    /// Checks that another entry of the same tenant gives it the same rules.
+    fn differs_from(&self, first: Self, name: &str) -> Option<ProblemDraft> {
+        let value = |check: &Self, key| check.entry.key(key).value.clone();
+        let mut common = OF_TENANT.into_iter();
+        let key = common.find(|key| value(self, key) != value(&first, key))?;
+        let message = format!(
+            "differs from tenants.api_keys[{}].{key} of tenant `{name}`",
+            first.at
+        );
+        let expected = "the same for every key of one tenant";
+        Some(self.problem(key, message, expected).in_context())
     }
 
     fn key(&self, keys: &mut HashMap<KeyDigest, usize>) -> Option<ProblemDraft> {
@@ -79,7 +104,12 @@ impl<'a> TenantCheck<'a> {
             }
             (Some(key), None) => ("key", KeyDigest::of(key.expose().as_bytes())),
             (None, Some(text)) => match KeyDigest::from_hex(text.expose()) {
-                Ok(digest) => ("key_sha256", digest),
+                Ok(digest) if !digest.is_of_nothing() => ("key_sha256", digest),
+                Ok(_) => {
+                    let expected = "the digest of a key: was the key's variable set?";
+                    let message = "the SHA-256 of an empty text";
+                    return Some(self.problem("key_sha256", message, expected));
+                }
                 Err(_) => {
                     let expected =
                         "the 64 hexadecimal digits that `printf %s KEY | sha256sum` prints";

@@ -57,7 +57,6 @@ fn every_problem_of_every_entry_is_reported_at_once() {
     for (path, message) in [
         (of(0, "name"), "missing"),
         (of(1, "key_sha256"), "set beside `key`"),
-        (of(2, "name"), "a second tenant `a`"),
         (of(2, "key"), "missing"),
         (of(3, "key_sha256"), "no SHA-256"),
         (of(5, "key_sha256"), "the key of tenants.api_keys[4] too"),
@@ -67,8 +66,77 @@ fn every_problem_of_every_entry_is_reported_at_once() {
     ] {
         assert!(found.contains(&(&*path, message)), "{path}: {found:#?}");
     }
-    assert_eq!(found.len(), 10, "{found:#?}");
+    assert_eq!(found.len(), 9, "{found:#?}");
     assert!(!format!("{problems:?}").contains("a b"), "no key is shown");
+}
+
+#[test]
+#[contract("V31")]
+fn entries_of_one_name_are_keys_of_one_tenant_and_agree() {
+    let of = |more: &str| {
+        format!(
+            "api_keys:\n- {{name: a, key: k1, max_concurrent: 2}}\n- {{name: a, key: k2{more}}}\n"
+        )
+    };
+    settings(&of(", max_concurrent: 2, enabled: false, metadata: {x: y}"));
+    for (more, key) in [
+        ("", "max_concurrent"),
+        (", max_concurrent: 2, rate_limit_rps: 1", "rate_limit_rps"),
+        (", max_concurrent: 2, scopes: [chat]", "scopes"),
+        (", max_concurrent: 2, allowed_models: [m]", "allowed_models"),
+    ] {
+        let problem = problem(&of(more));
+        assert_eq!(problem.path, format!("tenants.api_keys[1].{key}"));
+        assert!(
+            problem.message.contains("tenant `a`"),
+            "{}",
+            problem.message
+        );
+    }
+}
+
+#[test]
+#[contract("S6")]
+fn the_digest_of_an_empty_key_and_the_label_of_others_are_refused() {
+    let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let problem_of = |entry: &str| problem(&format!("api_keys: [{{{entry}}}]\n"));
+    let found = problem_of(&format!("name: a, key_sha256: {empty}"));
+    assert_eq!(found.path, "tenants.api_keys[0].key_sha256");
+    assert_eq!(
+        problem_of("name: other, key: k").path,
+        "tenants.api_keys[0].name"
+    );
+}
+
+#[test]
+#[contract("S59", "V32")]
+fn a_key_in_the_place_of_an_entry_or_under_another_name_is_not_shown() {
+    for text in [
+        "api_keys: [sk-live-1]\n",
+        "api_keys: sk-live-1\n",
+        "api_keys: {a: sk-live-1}\n",
+        "api_keys: [[sk-live-1]]\n",
+        "api_keys: [{name: a, sha256: sk-live-1, key: k}]\n",
+    ] {
+        let problems = load_all(text, &[], &[]).expect_err("it is wrong");
+        let shown = format!("{problems:?}");
+        assert!(!shown.contains("sk-live"), "{text}{shown}");
+    }
+    let variable = [("WARMROUTE_API_KEYS", "sk-live-1,sk-live-2")];
+    let shown = format!("{:?}", load_all("", &variable, &[]));
+    assert!(!shown.contains("sk-live"), "{shown}");
+}
+
+#[test]
+#[contract("V32")]
+fn settings_hold_the_digest_of_a_key_only() {
+    let settings = settings("api_keys: [{name: a, key: abc}]\n");
+    let entry = &settings.tenants.api_keys[0];
+    assert_eq!(entry.key, None);
+    assert_eq!(
+        entry.key_sha256.as_ref().map(config::Secret::expose),
+        Some(ABC)
+    );
 }
 
 #[test]

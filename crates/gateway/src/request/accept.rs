@@ -12,17 +12,19 @@ use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use kv_blocks::Moment;
 use net::{Clock, server::PeerAddress};
 use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, headers};
-use tenants::{Scope, Tenant, TenantPermit, Tenants};
+use tenants::{DEFAULT_TENANT, Tenant, TenantPermit, Tenants};
 
 use super::{
     body_budget::{BodyBudget, BodyLimits, BufferedBody},
     overrides::{self, HeaderOverrides, printable},
+    rights,
 };
 use crate::{
     client_key::{self, ArrivalTime},
     errors,
     memory::MemoryPressure,
     process_limits::ProcessLimits,
+    response_affinity::ResponseOwner,
     routes::{self, BodyMode, Route, RouteHandler, RouteMatch},
 };
 
@@ -66,14 +68,11 @@ impl AcceptedRequest {
         }
     }
 
-    /// Checks that the tenant may use the model that its request names. Other names that rules or
-    /// hooks give to it later are the operator's choice.
-    pub(crate) fn check_model(&self, named: &str) -> Result<(), ApiError> {
-        let models = self.tenant.as_ref().map(|tenant| tenant.models());
-        if models.is_none_or(|models| models.has(named)) {
-            return Ok(());
-        }
-        Err(errors::model_not_allowed(named))
+    /// Returns the response of this id that the tenant created.
+    pub(crate) fn response<'a>(&'a self, id: &'a str) -> ResponseOwner<'a> {
+        let tenant = self.tenant.as_ref();
+        let tenant = tenant.map_or(DEFAULT_TENANT, |tenant| tenant.name());
+        ResponseOwner { tenant, id }
     }
 
     /// Returns whether the tenant may use any model.
@@ -197,7 +196,7 @@ impl Admission {
             peer,
         } = arrival;
         identity_encoding(&parts.headers)?;
-        let may_override = may_override(tenant.as_deref());
+        let may_override = rights::may_override(tenant.as_deref());
         if let Some(name) = overrides::first(&parts.headers).filter(|_| !may_override) {
             return Err(errors::override_not_allowed(name));
         }
@@ -311,11 +310,6 @@ impl Admission {
         };
         Ok((BufferedBody::new(buffer.into_bytes(), permit), ended))
     }
-}
-
-/// Returns whether a tenant may override decisions.
-pub(crate) fn may_override(tenant: Option<&Tenant>) -> bool {
-    tenant.is_none_or(|tenant| tenant.has_scope(Scope::Overrides))
 }
 
 /// Takes the client's connection if it may leave HTTP for a WebSocket after this request.

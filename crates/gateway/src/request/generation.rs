@@ -151,9 +151,9 @@ impl GenerationStages {
         let snapshot = queue.fleet.snapshot();
         let named = call.overrides.worker.as_deref();
         let pin = decide::pin(&snapshot, named, "x-warmroute-worker")?;
+        let home = translator.response_worker(&self.responses, &snapshot, call)?;
         Ok(ModelChoice {
-            pin: pin
-                .or_else(|| translator.response_worker(&self.responses, &snapshot, call.received)),
+            pin: pin.or(home),
             policies: queue.decider.policies(&call.overrides, &model),
             model,
         })

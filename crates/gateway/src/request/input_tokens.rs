@@ -81,11 +81,11 @@ impl CountSubject {
         let (model, tokenizer) = tokenize_api::tokenizer_of(gateway, &id).await?;
         let snapshot = gateway.fleet().snapshot();
         let named = stages.named_worker(call)?;
-        let home = || translator.response_worker(&stages.responses, &snapshot, call.received);
+        let home = translator.response_worker(&stages.responses, &snapshot, call)?;
         Ok(Self {
             model,
             tokenizer: tokenizer.filter(|_| is_exact),
-            pin: named.or_else(home),
+            pin: named.or(home),
             chat,
         })
     }

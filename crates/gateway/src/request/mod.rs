@@ -45,6 +45,7 @@ pub(crate) mod reply_body;
 pub(crate) mod reply_cache;
 mod retry_state;
 mod retry_step;
+mod rights;
 mod route_api;
 pub(crate) mod send;
 mod stored_response;
@@ -256,7 +257,7 @@ async fn call_handler(
             let list = Box::pin(catalog.list(call.tenant.as_deref())).await;
             Ok(reply::json(200, &list, id))
         }
-        RouteHandler::Model => match call.check_model(rest) {
+        RouteHandler::Model => match rights::check_model(call.tenant.as_deref(), rest) {
             Ok(()) => {
                 let found = Box::pin(catalog.one(rest)).await;
                 found.map(|model| reply::json(200, &model, id))

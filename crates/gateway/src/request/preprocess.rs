@@ -7,11 +7,13 @@ use std::sync::Arc;
 use dialect::{ApiError, Edit, ErrorCode};
 use fleet::{Fleet, ModelView, Snapshot};
 use routing::QueueSettings;
+use tenants::Tenant;
 
 use super::{
     accept::AcceptedRequest,
     hooks::{HookedRoute, Hooks},
     receipt::RoutingNotes,
+    rights,
 };
 use crate::{
     errors,
@@ -44,8 +46,9 @@ impl Preprocessor {
         if route.body != BodyMode::Limited {
             return Ok(());
         }
-        if !call.may_use_all_models() {
-            self.check_model(call)?;
+        if let Some(tenant) = &call.tenant {
+            let only_model = || self.fleet.only_model();
+            rights::check_body(tenant, route, call.body.bytes(), only_model)?;
         }
         // A token count or a reservation produces no reply that a hook could be about.
         let generates = !matches!(
@@ -76,14 +79,6 @@ impl Preprocessor {
         }
     }
 
-    /// Checks the model that the client names, or that it gets without naming one, before hooks and
-    /// rules replace it.
-    fn check_model(&self, call: &AcceptedRequest) -> Result<(), ApiError> {
-        let named = dialect::named_model(call.body.bytes()).map(Arc::from);
-        let model = named.or_else(|| self.fleet.only_model());
-        call.check_model(&model.ok_or_else(errors::model_not_named)?)
-    }
-
     /// Returns the model that serves a request which is no JSON and names this model; `what`: such
     /// requests.
     pub(super) fn model_without_json(
@@ -92,7 +87,7 @@ impl Preprocessor {
         named: &str,
         what: &str,
     ) -> Result<Arc<str>, ApiError> {
-        call.check_model(named)?;
+        rights::check_model(call.tenant.as_deref(), named)?;
         if let Some(hook) = self.hooks.first_for(named) {
             let message = format!(
                 "the hook {hook:?} is called for this model, and hooks read JSON only: {what} for the model are not accepted"
@@ -103,7 +98,7 @@ impl Preprocessor {
             return Ok(Arc::from(named));
         }
         let chain = self.names.chain(named);
-        self.chosen(&self.fleet.snapshot(), &chain)
+        self.chosen(&self.fleet.snapshot(), &chain, call.tenant.as_deref())
     }
 
     /// Replaces the model that the request names by the one that serves it.
@@ -117,7 +112,7 @@ impl Preprocessor {
             return Ok(());
         };
         let chain = self.names.chain(&named);
-        let model = self.chosen(&self.fleet.snapshot(), &chain)?;
+        let model = self.chosen(&self.fleet.snapshot(), &chain, call.tenant.as_deref())?;
         if *model == *named {
             return Ok(());
         }
@@ -131,8 +126,14 @@ impl Preprocessor {
     }
 
     /// Returns the first model of a chain that a worker can generate for now. A chain of several models
-    /// without one is an error, unless requests wait for workers.
-    fn chosen(&self, snapshot: &Snapshot, chain: &[Arc<str>]) -> Result<Arc<str>, ApiError> {
+    /// without one is an error, which names the models that `tenant` may name, unless requests wait
+    /// for workers.
+    fn chosen(
+        &self,
+        snapshot: &Snapshot,
+        chain: &[Arc<str>],
+        tenant: Option<&Tenant>,
+    ) -> Result<Arc<str>, ApiError> {
         let views = || {
             chain
                 .iter()
@@ -149,7 +150,7 @@ impl Preprocessor {
             // A single one is refused, or waited for, like a model without rules.
             [only] => Ok(Arc::clone(only)),
             [first, ..] if !self.queue.engine_wait_timeout.is_zero() => Ok(Arc::clone(first)),
-            _ => Err(ended(snapshot, chain)),
+            _ => Err(ended(snapshot, chain, tenant)),
         }
     }
 }
@@ -160,8 +161,13 @@ fn generates(view: &ModelView) -> bool {
         .any(|candidate| !candidate.worker.only_prefills())
 }
 
-fn ended(snapshot: &Snapshot, chain: &[Arc<str>]) -> ApiError {
-    let tried = chain.iter().map(|id| &**id).collect::<Vec<_>>().join(", ");
+fn ended(snapshot: &Snapshot, chain: &[Arc<str>], tenant: Option<&Tenant>) -> ApiError {
+    let may_know = |id: &&Arc<str>| rights::check_model(tenant, id).is_ok();
+    let known = chain.iter().filter(may_know);
+    let tried = known.map(|id| &**id).collect::<Vec<_>>().join(", ");
+    if tried.is_empty() {
+        return errors::no_worker();
+    }
     // As for one model: if no worker lists it and all have answered, it does not exist.
     let unknown = chain.iter().all(|id| snapshot.model(id).is_none())
         && !snapshot.workers.is_empty()
@@ -247,7 +253,7 @@ mod tests {
         let mut preprocessor = test.gateway.edge.preprocessor.clone();
         preprocessor.queue.engine_wait_timeout = Duration::from_secs(u64::from(waits));
         let chain: Vec<Arc<str>> = chain.iter().map(|id| Arc::from(*id)).collect();
-        let chosen = preprocessor.chosen(snapshot, &chain);
+        let chosen = preprocessor.chosen(snapshot, &chain, None);
         chosen.map(|id| id.to_string()).map_err(|error| error.code)
     }
 

@@ -85,7 +85,9 @@ fn model_parameter(query: &str) -> Result<Option<(String, Range<usize>)>, ApiErr
     let mut found = None;
     let mut start = 0;
     for parameter in query.split('&') {
-        if let Some(value) = parameter.strip_prefix("model=") {
+        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        // As engines read it: `m%6fdel` is the same parameter.
+        if percent_decoded(&key.replace('+', " ")).as_deref() == Some(MODEL) {
             let end = start + parameter.len();
             let name = percent_decoded(&value.replace('+', " "));
             let name = name.filter(|name| (1..=MAX_MODEL).contains(&name.len()));
@@ -145,17 +147,20 @@ mod tests {
             ("intent=transcription&model=a%2Fb+c%2Bd", Some("a/b c+d")),
             ("model=m&", Some("m")),
             ("", None),
-            ("xmodel=m&models=n&model", None),
+            ("xmodel=m&models=n&mod%6f=x", None),
+            ("m%6Fdel=m", Some("m")),
         ] {
             assert_eq!(named(query), Ok(model.map(str::to_owned)), "{query}");
         }
         let too_long = format!("model={}", "a".repeat(MAX_MODEL + 1));
         for (query, code) in [
             ("model=", ErrorCode::InvalidRequest),
+            ("models=m&model", ErrorCode::InvalidRequest),
             ("model=%zz", ErrorCode::InvalidRequest),
             ("model=%ff", ErrorCode::InvalidRequest),
             (&*too_long, ErrorCode::InvalidRequest),
             ("model=a&model=a", ErrorCode::DuplicateKey),
+            ("model=a&m%6fdel=b", ErrorCode::DuplicateKey),
         ] {
             assert_eq!(named(query), Err(code), "{query}");
         }

@@ -23,7 +23,7 @@ use tokenization::{PromptInput, TokenizedPrompt};
 
 use self::body::RouteBody;
 use super::{
-    accept::{AcceptedRequest, may_override},
+    accept::AcceptedRequest,
     affinity::{AffinityInput, SearchedPrompt},
     clusters::ClusterMembership,
     decide::{self, PlacementOutcome, PlacementRequest, RoutingFacts},
@@ -41,13 +41,11 @@ use super::{
 use crate::{
     Gateway, errors,
     lease::PlacedAttempt,
-    reservations::{CallTime, OpenReservation},
+    reservations::{CallTime, OpenReservation, ReservationId, ReservationSize},
 };
 
 /// The route's path, as receipts name it.
 const ROUTE: &str = "/v1/route";
-/// The fields of a body that override the decision.
-const BODY_OVERRIDES: &str = "worker, policy or router_config_override";
 /// Last part of the path that reports a reservation's prompt as computed.
 const PREFILL_COMPLETE: &str = "/prefill_complete";
 
@@ -114,7 +112,8 @@ pub(super) fn prefill_complete(
     };
     let id = id_in_path(id)?;
     let at = CallTime::now(gateway.clock());
-    gateway.reservations.prefill_complete(&id, at)?;
+    let owned = ReservationId::of(&tenant_name(call.tenant.as_deref()), &id);
+    gateway.reservations.prefill_complete(&owned, at)?;
     Ok(reservation_state(id, "decoding", call))
 }
 
@@ -125,9 +124,10 @@ pub(super) fn free(
     rest: &str,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let id = id_in_path(rest)?;
+    let owned = ReservationId::of(&tenant_name(call.tenant.as_deref()), &id);
     gateway
         .reservations
-        .free(&id, CallTime::now(gateway.clock()))?;
+        .free(&owned, CallTime::now(gateway.clock()))?;
     Ok(reservation_state(id, "freed", call))
 }
 
@@ -173,7 +173,7 @@ struct RouteCall<'a> {
     bytes: &'a Bytes,
     headers: &'a HeaderMap,
     received: Moment,
-    tenant: Option<&'a Tenant>,
+    tenant: Option<&'a Arc<Tenant>>,
 }
 
 /// The request in a body of `/v1/route`, up to the decision.
@@ -181,7 +181,7 @@ struct DryRunRequest<'a> {
     gateway: &'a Arc<Gateway>,
     body: RouteBody<'a>,
     received: Moment,
-    tenant: Arc<str>,
+    tenant: Option<Arc<Tenant>>,
     model: Arc<ModelView>,
     exclude: Vec<Pin>,
     facts: RoutingFacts,
@@ -214,15 +214,11 @@ async fn tokenized(
 impl<'a> DryRunRequest<'a> {
     async fn read(gateway: &'a Arc<Gateway>, call: &'a AcceptedRequest) -> Result<Self, ApiError> {
         let route_body = body::read(call.body.bytes(), &call.overrides)?;
-        let overridden = route_body.overrides != HeaderOverrides::default();
-        if overridden && !may_override(call.tenant.as_deref()) {
-            return Err(errors::override_not_allowed(BODY_OVERRIDES));
-        }
         let source = RouteCall {
             bytes: call.body.bytes(),
             headers: &call.headers,
             received: call.received,
-            tenant: call.tenant.as_deref(),
+            tenant: call.tenant.as_ref(),
         };
         Self::prepare(gateway, source, route_body).await
     }
@@ -289,7 +285,7 @@ impl<'a> DryRunRequest<'a> {
             gateway,
             body: route_body,
             received: call.received,
-            tenant: tenant_name(call.tenant),
+            tenant: call.tenant.cloned(),
             model,
             exclude,
             facts,
@@ -323,9 +319,12 @@ impl<'a> DryRunRequest<'a> {
         let gateway = self.gateway;
         let at = CallTime::now(gateway.clock());
         let open = || self.open_reservation(id, at);
-        let receipt = gateway
-            .reservations
-            .reserve(id, self.most_blocks(), at, open)?;
+        let size = ReservationSize {
+            blocks: self.most_blocks(),
+            is_alone: self.tenant.as_ref().is_none_or(|tenant| tenant.is_alone()),
+        };
+        let owned = ReservationId::of(&tenant_name(self.tenant.as_deref()), id);
+        let receipt = gateway.reservations.reserve(&owned, size, at, open)?;
         let expires_at = net::rfc3339(gateway.clock().wall_at(at.now + gateway.reservations.ttl()));
         let reservation = Reservation {
             request_id: Arc::clone(id),
@@ -363,8 +362,10 @@ impl<'a> DryRunRequest<'a> {
         metrics.record_decision(decision.policy.as_str(), decision.method.as_str(), took_us);
         let receipt = self.receipt(*decision, Arc::clone(id), false);
         gateway.recorder.receipts.ring.push(receipt.clone());
+        let place = self.tenant.as_ref().map(|tenant| tenant.stay());
         let reservation = OpenReservation::new(lease, worker, receipt.id, at);
-        Ok((reservation.received_at(self.received), receipt))
+        let reservation = reservation.with_place(place).received_at(self.received);
+        Ok((reservation, receipt))
     }
 
     /// Returns the blocks of the prompt, an upper bound for every target.
@@ -396,7 +397,7 @@ impl<'a> DryRunRequest<'a> {
             id: gateway.recorder.receipts.ids.next_id(),
             at_unix_ms: gateway.clock().unix_ms(),
             request_id,
-            tenant: Arc::clone(&self.tenant),
+            tenant: tenant_name(self.tenant.as_deref()),
             route: ROUTE,
             answer: RouterAnswer::Decided(Box::new(decision)),
             queue_wait: QueueWait::default(),

@@ -16,10 +16,7 @@ use super::{
     accept::AcceptedRequest, overrides::printable, path_id::percent_decoded, record::RequestGuard,
     reply::refused, reply_body::ReplyBody, tokenize_api::ForwardRules, translate::ApiSupport,
 };
-use crate::{
-    Gateway,
-    response_affinity::{MOST, ResponseHome, TTL},
-};
+use crate::{Gateway, errors, response_affinity::ResponseHome};
 
 /// Longest id, in bytes of the path.
 const MAX_ID: usize = 256;
@@ -55,8 +52,8 @@ fn target(
 ) -> Result<(Arc<ModelView>, WorkerId), ApiError> {
     let id = id_in_path(&call.method, rest)?;
     let responses = &gateway.generation.responses;
-    let home = responses.find(&id, call.received);
-    let home = home.ok_or_else(|| not_remembered(&id))?;
+    let home = responses.find(call.response(&id), call.received);
+    let home = home.ok_or_else(|| errors::response_not_remembered(&id, "response_id"))?;
     let model = model_of(&gateway.fleet().snapshot(), &id, &home)?;
     Ok((model, home.worker))
 }
@@ -103,16 +100,6 @@ fn unusable_id(found: String) -> ApiError {
         String::from_utf8_lossy(MARKS)
     );
     ApiError::new(ErrorCode::InvalidRequest, message).param("response_id")
-}
-
-fn not_remembered(id: &str) -> ApiError {
-    let message = format!(
-        "no response {:?} is remembered here: this router remembers the worker of a stored response for {} s and of \
-         the latest {MOST} of them, and forgets all when it restarts; create the response again",
-        printable(id),
-        TTL.as_secs()
-    );
-    ApiError::new(ErrorCode::ResponseNotFound, message).param("response_id")
 }
 
 /// Returns a model for which the response's worker gets requests.

@@ -19,7 +19,6 @@ use dialect::{
 };
 use fleet::{EngineKind, MessagesMode, ModelView, Snapshot, WorkerView};
 use http::uri::PathAndQuery;
-use kv_blocks::Moment;
 use net::Clock;
 use routing::{Pin, PrefixRoutingSection};
 use tokenization::{TokenizationStage, cost_of};
@@ -27,7 +26,7 @@ use tokenization::{TokenizationStage, cost_of};
 pub(super) use self::reply::ReplyTranslator;
 pub(crate) use self::stream::StreamTranslator;
 use super::accept::AcceptedRequest;
-use crate::response_affinity::ResponseAffinity;
+use crate::{errors, response_affinity::ResponseAffinity};
 
 /// The parts that translate bodies.
 #[derive(Clone, Debug)]
@@ -282,14 +281,27 @@ impl RequestTranslator {
 
     /// Returns the worker that holds the response that this request continues, if it is known and
     /// present.
+    ///
+    /// # Errors
+    ///
+    /// It is not known that the tenant created that response, and there are other tenants: the
+    /// engine would put their conversation into the prompt.
     pub(super) fn response_worker(
         &self,
         affinity: &ResponseAffinity,
         workers: &Snapshot,
-        now: Moment,
-    ) -> Option<Pin> {
-        let worker = affinity.find(self.previous.as_deref()?, now)?.worker;
-        workers.worker(worker).map(|_| Pin { worker, rank: None })
+        call: &AcceptedRequest,
+    ) -> Result<Option<Pin>, ApiError> {
+        let Some(id) = self.previous.as_deref() else {
+            return Ok(None);
+        };
+        let Some(home) = affinity.find(call.response(id), call.received) else {
+            let is_alone = call.tenant.as_ref().is_none_or(|tenant| tenant.is_alone());
+            let unknown = || errors::response_not_remembered(id, "previous_response_id");
+            return if is_alone { Ok(None) } else { Err(unknown()) };
+        };
+        let worker = home.worker;
+        Ok(workers.worker(worker).map(|_| Pin { worker, rank: None }))
     }
 
     /// Builds the request for this worker.

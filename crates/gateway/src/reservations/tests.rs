@@ -38,7 +38,7 @@ impl ReservationsFixture {
     fn reserve_blocks(&self, id: &str, blocks: u64, now: Moment) -> Result<(), ErrorCode> {
         let open = || Ok((self.open_reservation(now), ()));
         self.reservations
-            .reserve(&id.into(), blocks, call(now), open)
+            .reserve(&own(id), size(blocks), call(now), open)
             .map_err(|error| error.code)
     }
 
@@ -70,14 +70,27 @@ impl ReservationsFixture {
 
     fn complete(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
         self.reservations
-            .prefill_complete(id, call(now))
+            .prefill_complete(&own(id), call(now))
             .map_err(|error| error.code)
     }
 
     fn free(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
         self.reservations
-            .free(id, call(now))
+            .free(&own(id), call(now))
             .map_err(|error| error.code)
+    }
+}
+
+/// The id of a reservation of one tenant.
+fn own(id: &str) -> ReservationId {
+    ReservationId::of(&"tenant".into(), id)
+}
+
+/// The size of a reservation of a tenant without others.
+fn size(blocks: u64) -> ReservationSize {
+    ReservationSize {
+        blocks,
+        is_alone: true,
     }
 }
 
@@ -212,9 +225,10 @@ fn a_worker_that_fails_its_checks_keeps_its_reservations() {
 fn reservations_are_bounded_and_a_failed_one_holds_nothing() {
     let fixture = ReservationsFixture::new();
     let nowhere = || Err::<(OpenReservation, ()), _>(ApiError::new(ErrorCode::NoWorker, "nobody"));
-    let refused = fixture
-        .reservations
-        .reserve(&"r0".into(), MOST_BLOCKS, call(after(0)), nowhere);
+    let refused =
+        fixture
+            .reservations
+            .reserve(&own("r0"), size(MOST_BLOCKS), call(after(0)), nowhere);
     assert_eq!(
         refused.map_err(|error| error.code),
         Err(ErrorCode::NoWorker)
@@ -305,8 +319,58 @@ fn during_placement_the_id_is_taken_and_other_calls_do_not_wait() {
     };
     fixture
         .reservations
-        .reserve(&"r1".into(), 7, call(after(0)), open)
+        .reserve(&own("r1"), size(7), call(after(0)), open)
         .expect("free");
     assert_eq!(fixture.free("r1", after(1)), Ok(()));
     assert_eq!(fixture.router.open_reservations(), 1);
+}
+
+#[test]
+#[contract("S51")]
+fn a_reservation_is_known_to_its_own_tenant_only() {
+    let fixture = ReservationsFixture::new();
+    assert_eq!(fixture.reserve("r1", after(0)), Ok(()));
+    let other = ReservationId::of(&"other".into(), "r1");
+    let code = |result: Result<(), ApiError>| result.map_err(|error| error.code);
+    let missing = Err(ErrorCode::ReservationNotFound);
+    let table = &fixture.reservations;
+    assert_eq!(code(table.free(&other, call(after(0)))), missing);
+    assert_eq!(
+        code(table.prefill_complete(&other, call(after(0)))),
+        missing
+    );
+    let open = || Ok((fixture.open_reservation(after(0)), ()));
+    let second = table.reserve(&other, size(7), call(after(0)), open);
+    assert_eq!(code(second), Ok(()), "the id is free for another tenant");
+    assert_eq!(code(table.free(&other, call(after(0)))), Ok(()));
+    assert_eq!(fixture.free("r1", after(0)), Ok(()));
+}
+
+#[test]
+#[contract("S52")]
+fn one_tenant_among_several_leaves_half_of_the_table_to_others() {
+    let fixture = ReservationsFixture::new();
+    let reserve = |tenant: &str, n: usize, blocks| {
+        let id = ReservationId::of(&tenant.into(), &format!("r{n}"));
+        let size = ReservationSize {
+            blocks,
+            is_alone: false,
+        };
+        let open = || Ok((fixture.open_reservation(after(0)), ()));
+        let reserved = fixture
+            .reservations
+            .reserve(&id, size, call(after(0)), open);
+        reserved.map_err(|error| error.code)
+    };
+    assert_eq!(reserve("a", 0, MOST_BLOCKS / 2), Ok(()));
+    assert_eq!(reserve("a", 1, 1), Err(ErrorCode::Overloaded));
+    for n in 0..MOST / 2 {
+        assert_eq!(reserve("b", n, 1), Ok(()));
+    }
+    assert_eq!(reserve("b", MOST, 1), Err(ErrorCode::Overloaded));
+    assert_eq!(reserve("c", 0, 1), Ok(()));
+    // What ends makes room again.
+    let first = ReservationId::of(&"a".into(), "r0");
+    assert!(fixture.reservations.free(&first, call(after(0))).is_ok());
+    assert_eq!(reserve("a", 1, 1), Ok(()));
 }

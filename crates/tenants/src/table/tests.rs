@@ -101,8 +101,82 @@ fn the_first_of_tenants_one_key_and_open_access_that_is_configured_decides() {
         KeyVerdict::Unknown
     ));
     assert_eq!(&**tenant(&one, "sk-a").name(), "a");
-    one.reconfigure(&none);
+    assert!(!one.reconfigure(&none));
     assert_eq!(&**tenant(&one, "sk-one").name(), DEFAULT_TENANT);
+}
+
+#[test]
+#[contract("V33", "S6")]
+fn removing_the_last_key_opens_nothing_until_the_next_start() {
+    let (none, some) = (section(Vec::new()), section(vec![entry("a", "sk-a")]));
+    let tenants = Tenants::new(&some, None);
+    assert!(tenants.reconfigure(&none), "it is closed");
+    for key in [None, Some(&b"sk-a"[..]), Some(b"")] {
+        let table = tenants.table();
+        let verdict = table.verdict(key, 0);
+        assert!(
+            matches!(verdict, KeyVerdict::Missing | KeyVerdict::Unknown),
+            "{verdict:?}"
+        );
+    }
+    assert!(!tenants.reconfigure(&some));
+    assert_eq!(&**tenant(&tenants, "sk-a").name(), "a");
+    // A router that began open stays open.
+    let open = Tenants::new(&none, None);
+    assert!(!open.reconfigure(&none) && !open.table().requires_key());
+}
+
+#[test]
+#[contract("V32")]
+fn a_tenant_that_is_removed_and_comes_back_has_its_running_requests_and_counts() {
+    let mut a = entry("a", "a");
+    a.max_concurrent = std::num::NonZeroU32::new(1);
+    let both = section(vec![a.clone(), entry("b", "b")]);
+    let tenants = Tenants::new(&both, None);
+    let running = admit(&tenants, "a").expect("it is the first");
+    tenants.reconfigure(&section(vec![entry("b", "b")]));
+    tenants.reconfigure(&both);
+    let limited = admit(&tenants, "a").expect_err("the first one still runs");
+    assert_eq!(limited, Refusal::ConcurrencyLimited { most: 1 });
+    drop(running);
+    assert!(admit(&tenants, "a").is_ok());
+    assert_eq!(tenant(&tenants, "a").counts().requests, 3);
+}
+
+#[test]
+fn removed_tenants_without_running_requests_are_forgotten_beyond_a_number() {
+    let names = |from: usize| (0..=MOST_REMOVED).map(move |n| (from + n).to_string());
+    let many = |from| section(names(from).map(|name| entry(&name, &name)).collect());
+    let tenants = Tenants::new(&many(0), None);
+    let running = admit(&tenants, "7").expect("no limits");
+    tenants.reconfigure(&many(MOST_REMOVED + 1));
+    assert_eq!(tenants.states.lock().len(), MOST_REMOVED + 2, "7 is kept");
+    drop(running);
+}
+
+#[test]
+#[contract("V31")]
+fn entries_of_one_name_are_keys_of_one_tenant() {
+    let mut keys = [entry("a", "old"), entry("a", "new")];
+    for entry in &mut keys {
+        entry.max_concurrent = std::num::NonZeroU32::new(1);
+    }
+    keys[0].enabled = false;
+    let tenants = Tenants::new(&section(keys.into()), None);
+    let running = admit(&tenants, "new").expect("it is the first");
+    assert!(matches!(
+        admit(&tenants, "new"),
+        Err(Refusal::ConcurrencyLimited { .. })
+    ));
+    drop(running);
+    assert!(matches!(
+        tenants.table().verdict(Some(b"old"), 0),
+        KeyVerdict::Disabled
+    ));
+    assert!(tenant(&tenants, "new").is_alone());
+    let shown = tenants.table().tenants();
+    assert_eq!(shown.len(), 1);
+    assert!(shown[0].is_enabled());
 }
 
 #[test]

@@ -21,6 +21,15 @@ fn chat(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hi"}]})
 }
 
+/// The head of a WebSocket conversation of tenant `a`.
+const UPGRADE: [(&str, &str); 5] = [
+    ("x-api-key", "sk-a"),
+    ("connection", "upgrade"),
+    ("upgrade", "websocket"),
+    ("sec-websocket-version", "13"),
+    ("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA=="),
+];
+
 /// A router whose clients are tenants.
 struct Shared {
     router: Program,
@@ -48,6 +57,12 @@ impl Shared {
     fn get(&self, key: &str, path: &str) -> RawReply {
         let mut client = RawClient::connect(&self.router.data());
         client.send("GET", path, &[("x-router-key", key)], b"");
+        client.reply()
+    }
+
+    fn delete(&self, key: &str, path: &str) -> RawReply {
+        let mut client = RawClient::connect(&self.router.data());
+        client.send("DELETE", path, &[("x-router-key", key)], b"");
         client.reply()
     }
 
@@ -230,14 +245,7 @@ fn a_denied_model_is_refused_on_every_route_that_names_one() {
         }
     }
     let mut socket = RawClient::connect(&shared.router.data());
-    let upgrade = [
-        ("x-api-key", "sk-a"),
-        ("connection", "upgrade"),
-        ("upgrade", "websocket"),
-        ("sec-websocket-version", "13"),
-        ("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA=="),
-    ];
-    socket.send("GET", "/v1/realtime?model=m", &upgrade, b"");
+    socket.send("GET", "/v1/realtime?model=m", &UPGRADE, b"");
     refused(&socket.reply(), 403, "model_not_allowed");
     refused(
         &shared.get("sk-a", "/v1/models/m"),
@@ -335,11 +343,19 @@ fn one_of_several_tenants_overrides_decisions_only_where_that_is_granted() {
         200
     );
     let body = json!({"model": "m", "prompt": "hi", "policy": "round_robin"});
-    refused(
-        &shared.post("sk-a", "/v1/route", &body),
-        403,
-        "field_not_allowed",
-    );
+    for (path, field, value) in [
+        ("/v1/route", "policy", json!("round_robin")),
+        ("/v1/route", "exclude", json!(["w"])),
+        ("/v1/route/potential_loads", "worker", json!("w")),
+        ("/v1/completions", "priority", json!(-5)),
+        ("/v1/completions", "data_parallel_rank", json!(0)),
+    ] {
+        let mut body = json!({"model": "m", "prompt": "hi"});
+        body[field] = value;
+        let denied = shared.post("sk-a", path, &body);
+        refused(&denied, 403, "field_not_allowed");
+        assert_eq!(denied.json()["error"]["param"], field);
+    }
     assert_eq!(shared.post("sk-b", "/v1/route", &body).status, 200);
     shared
         .router
@@ -348,6 +364,158 @@ fn one_of_several_tenants_overrides_decisions_only_where_that_is_granted() {
     assert_eq!(reload.status, 200, "{}", reload.text());
     let alone = shared.post_with("sk-a", CHAT, &chat("m"), &priority);
     assert_eq!(alone.status, 200, "it is the only tenant now");
+}
+
+#[test]
+#[contract("V34", "S12")]
+fn an_adapter_is_a_model_too_wherever_a_body_names_it() {
+    let shared = Shared::start("api_keys: [{name: a, key: sk-a, allowed_models: [m]}]\n");
+    for (path, field, value, code) in [
+        ("/generate", "lora_path", json!("paid"), "model_not_allowed"),
+        (
+            "/generate",
+            "lora_path",
+            json!(["m", "paid"]),
+            "model_not_allowed",
+        ),
+        (CHAT, "lora_path", json!("paid"), "model_not_allowed"),
+        (
+            CHAT,
+            "lora_request",
+            json!({"lora_path": "/x"}),
+            "field_not_allowed",
+        ),
+    ] {
+        let mut body = chat("m");
+        body["text"] = json!("hi");
+        body[field] = value;
+        refused(&shared.post("sk-a", path, &body), 403, code);
+    }
+    let mut socket = RawClient::connect(&shared.router.data());
+    let target = "/v1/realtime?model=m&m%6fdel=paid";
+    socket.send("GET", target, &UPGRADE, b"");
+    refused(&socket.reply(), 400, "duplicate_key");
+    assert_eq!(shared.engine.requests(), 0);
+}
+
+#[test]
+#[contract("S51", "V31")]
+fn a_reservation_is_its_tenants_own_and_takes_one_of_its_places() {
+    let shared = Shared::start(
+        "api_keys:\n- {name: a, key: sk-a, max_concurrent: 1}\n- {name: b, key: sk-b}\n",
+    );
+    let body = json!({"model": "m", "prompt": "hi", "request_id": "r1"});
+    let reserved = shared.post("sk-a", "/v1/route", &body);
+    assert_eq!(reserved.status, 200, "{}", reserved.text());
+    let complete = "/v1/route/r1/prefill_complete";
+    let unknown = shared.post("sk-b", complete, &json!({}));
+    refused(&unknown, 404, "reservation_not_found");
+    refused(
+        &shared.delete("sk-b", "/v1/route/r1"),
+        404,
+        "reservation_not_found",
+    );
+    let same_id = shared.post("sk-b", "/v1/route", &body);
+    assert_eq!(
+        same_id.status,
+        200,
+        "it is another tenant's id: {}",
+        same_id.text()
+    );
+    refused(
+        &shared.post("sk-a", CHAT, &chat("m")),
+        429,
+        "concurrency_limited",
+    );
+    assert_eq!(shared.tenant("a")["in_flight"], 1);
+    assert_eq!(shared.tenant("b")["in_flight"], 1);
+    // Its holder frees it although all its places are taken: the call would wait for itself.
+    assert_eq!(shared.delete("sk-b", "/v1/route/r1").status, 200);
+    shared.wait_for_place("b");
+}
+
+#[test]
+#[contract("S51")]
+fn a_stored_response_is_found_and_continued_by_its_own_tenant_only() {
+    let shared = Shared::start("api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n");
+    let stored = json!({"id": "resp_1", "object": "response", "model": "m", "status": "completed",
+        "output": [], "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}});
+    shared.engine.once(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        &stored.to_string(),
+    )));
+    let first = json!({"model": "m", "input": "hi", "store": true});
+    assert_eq!(shared.post("sk-a", "/v1/responses", &first).status, 200);
+    let asked = shared.engine.requests();
+    for path in ["/v1/responses/resp_1", "/v1/responses/resp_1/input_items"] {
+        refused(&shared.get("sk-b", path), 404, "response_not_found");
+    }
+    refused(
+        &shared.delete("sk-b", "/v1/responses/resp_1"),
+        404,
+        "response_not_found",
+    );
+    let next = json!({"model": "m", "input": "more", "previous_response_id": "resp_1"});
+    for path in ["/v1/responses", "/v1/responses/input_tokens"] {
+        let denied = shared.post("sk-b", path, &next);
+        refused(&denied, 404, "response_not_found");
+        assert_eq!(denied.json()["error"]["param"], "previous_response_id");
+    }
+    let chosen = json!({"model": "m", "input": "hi", "request_id": "resp_1"});
+    refused(
+        &shared.post("sk-b", "/v1/responses", &chosen),
+        403,
+        "field_not_allowed",
+    );
+    assert_eq!(shared.engine.requests(), asked, "no engine was asked");
+    let own = json_reply("200 OK", "", &stored.to_string());
+    shared.engine.answer_bytes("/v1/responses/resp_1", own);
+    assert_eq!(shared.get("sk-a", "/v1/responses/resp_1").status, 200);
+    assert_eq!(shared.post("sk-a", "/v1/responses", &next).status, 200);
+}
+
+#[test]
+#[contract("V33", "S6")]
+fn removing_the_last_key_closes_the_api_until_the_next_start() {
+    let shared = Shared::start("api_keys: [{name: a, key: sk-a}]\n");
+    shared.router.configure("");
+    let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
+    assert_eq!(reload.status, 200, "{}", reload.text());
+    refused(
+        &shared.post("sk-a", CHAT, &chat("m")),
+        401,
+        "invalid_api_key",
+    );
+    refused(
+        &RawClient::get(&shared.router.data(), "/v1/models"),
+        401,
+        "missing_api_key",
+    );
+    shared
+        .router
+        .configure("api_keys: [{name: a, key: sk-a}]\n");
+    let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
+    assert_eq!(reload.status, 200, "{}", reload.text());
+    assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+}
+
+#[test]
+fn the_list_of_tenants_has_a_limit_and_finds_one_by_name() {
+    let shared = Shared::start("api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n");
+    let names = |query: &str| {
+        let list = RawClient::get(&shared.router.admin(), &format!("/admin/tenants{query}"));
+        let list = list.json();
+        let all = list["tenants"].as_array().expect("a list").clone();
+        all.iter()
+            .map(|tenant| tenant["name"].to_string())
+            .collect::<String>()
+    };
+    assert_eq!(names(""), "\"a\"\"b\"");
+    assert_eq!(names("?limit=1"), "\"a\"");
+    assert_eq!(names("?name=b"), "\"b\"");
+    let wrong = RawClient::get(&shared.router.admin(), "/admin/tenants?limit=x");
+    refused(&wrong, 400, "invalid_request");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::{
         dispatch::{BodyContent, BodyKind},
         receipt::RoutingNotes,
     },
-    response_affinity::ResponseHome,
+    response_affinity::{ResponseHome, ResponseOwner},
     routes::RouteHandler,
 };
 
@@ -136,7 +136,12 @@ impl RequestGuard {
                 name: Arc::clone(&selection.worker),
             };
             let now = self.recorder.clock.now();
-            self.recorder.response_affinity.record(id, home, now);
+            let tenant = self.tenant_name();
+            let response = ResponseOwner {
+                tenant: &tenant,
+                id,
+            };
+            self.recorder.response_affinity.record(response, home, now);
         }
         if let Some(reason) = &chunk.finish_reason {
             self.reply.finish_reason = Some(Arc::from(&**reason));

@@ -276,7 +276,7 @@ async fn a_continued_response_is_pinned_to_its_worker_while_that_is_known_and_pr
     let translator = translator(&test, Dialect::Responses, body)
         .await
         .expect("good");
-    let (affinity, now) = (ResponseAffinity::default(), Moment::START);
+    let affinity = ResponseAffinity::default();
     let snapshot = |workers: &[u32]| Snapshot {
         workers: workers
             .iter()
@@ -284,13 +284,17 @@ async fn a_continued_response_is_pinned_to_its_worker_while_that_is_known_and_pr
             .collect(),
         ..Snapshot::default()
     };
-    let find = |workers: &[u32]| translator.response_worker(&affinity, &snapshot(workers), now);
+    let call = test_support::call(body);
+    let find = |workers: &[u32]| {
+        let found = translator.response_worker(&affinity, &snapshot(workers), &call);
+        found.expect("there is one tenant")
+    };
     assert_eq!(find(&[1, 2]), None);
     let home = ResponseHome {
         worker: WorkerId(2),
         name: "w2".into(),
     };
-    affinity.record("resp_1", home, now);
+    affinity.record(call.response("resp_1"), home, call.received);
     let pin = Pin {
         worker: WorkerId(2),
         rank: None,
