@@ -83,7 +83,7 @@ impl Checker<'_> {
     }
 
     fn unknown(&mut self, keys: &[KeySchema], entry: &MapEntry, path: &str) {
-        let value = shown_unknown(entry, keys);
+        let value = shown_unknown(entry);
         let near = if self.problems.len() < MAX_PROBLEMS {
             nearest(&entry.key, keys.iter().map(|key| key.name))
         } else {

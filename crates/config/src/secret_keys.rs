@@ -1,11 +1,10 @@
 //! Values that are not shown, as they may be secrets.
 
-use settings::{KeySchema, MapEntry, has_secret};
+use settings::MapEntry;
 
-/// Returns the displayable value of an unknown key beside `keys`: a mistyped `api_key` still holds a
-/// key.
-pub(crate) fn shown_unknown(entry: &MapEntry, keys: &[KeySchema]) -> serde_json::Value {
-    if sounds_secret(&entry.key) || has_secret(keys) {
+/// Returns the displayable value of an unknown key: a mistyped `api_key` still holds a key.
+pub(crate) fn shown_unknown(entry: &MapEntry) -> serde_json::Value {
+    if sounds_secret(&entry.key) {
         "***".into()
     } else {
         entry.value.shown()
@@ -22,6 +21,8 @@ fn sounds_secret(key: &str) -> bool {
         "passwd",
         "credential",
         "auth",
+        "bearer",
+        "sha256",
     ]
     .iter()
     .any(|part| key.contains(part))

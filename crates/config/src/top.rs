@@ -63,7 +63,7 @@ fn unknown(entry: MapEntry, search: bool) -> ProblemDraft {
         None
     };
     ProblemDraft::new(settings::shown_text(&entry.key), "unknown key")
-        .value(shown_unknown(&entry, &[]))
+        .value(shown_unknown(&entry))
         .at(entry.origin)
         .expected(format!("one of {}", names(ROOT)))
         .nearest(nearest)

@@ -49,6 +49,18 @@ pub fn claims<'f>(body: &[u8], fields: &[&'f str]) -> BodyClaims<'f> {
     claims
 }
 
+/// Returns the text of the last member with this name, as it stands in the body; `null` counts as
+/// absent. A body without that text is not walked, so a name that is written with escapes is not
+/// found.
+pub fn raw_member(body: &[u8], name: &str) -> Option<String> {
+    memchr::memmem::find(body, name.as_bytes())?;
+    let text = json::utf8(body).ok()?;
+    let members = json::members(text).map_while(Result::ok);
+    let named = members.filter(|(key, _)| json::decode(key) == name);
+    let value = named.last()?.1;
+    (!value.is_null()).then(|| value.as_str().to_owned())
+}
+
 /// Returns the names in a text, or in a list of texts and `null`; an empty text names nothing.
 fn names(value: RawJson<'_>) -> Option<Vec<String>> {
     let name = |value: RawJson<'_>| -> Option<Option<String>> {
@@ -116,6 +128,21 @@ mod tests {
                 field,
                 "{body}"
             );
+        }
+    }
+
+    #[test]
+    fn the_last_member_of_a_name_is_returned_as_it_stands_there() {
+        for (body, value) in [
+            (r#"{"cache_salt": "a\u0062" }"#, Some(r#""a\u0062""#)),
+            (r#"{"cache_salt":1,"x":{"cache_salt":2}}"#, Some("1")),
+            (r#"{"cache_salt":"a","cache_salt":["b"]}"#, Some(r#"["b"]"#)),
+            (r#"{"cache_salt":null}"#, None),
+            (r#"{"x":"cache_salt"}"#, None),
+            ("cache_salt", None),
+        ] {
+            let found = raw_member(body.as_bytes(), "cache_salt");
+            assert_eq!(found.as_deref(), value, "{body}");
         }
     }
 

@@ -52,7 +52,7 @@ pub use chunk::{
     EndingTracker, InBandError, StreamChunk, Usage, finish_reason, in_band_error, is_done,
     usage_from_body, usage_from_chunk,
 };
-pub use claims::{BodyClaims, claims};
+pub use claims::{BodyClaims, claims, raw_member};
 pub use error_code::ErrorCode;
 pub use fact_scan::may_have_facts;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};

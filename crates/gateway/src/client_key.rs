@@ -93,7 +93,7 @@ fn invalid(reason: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
-    use tenants::{Tenants, TenantsSection};
+    use tenants::{TenantSecrets, Tenants, TenantsSection};
 
     use super::*;
 
@@ -103,7 +103,7 @@ mod tests {
     };
 
     fn one_key(key: &str) -> Tenants {
-        Tenants::new(&TenantsSection::default(), Some(key))
+        Tenants::new(&TenantsSection::default(), TenantSecrets::of_key(key))
     }
 
     fn headers(fields: &[(&'static str, &'static [u8])]) -> HeaderMap {

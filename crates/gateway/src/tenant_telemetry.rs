@@ -135,7 +135,7 @@ mod tests {
     use contract_id::contract;
     use kv_blocks::Moment;
     use prometheus_client::{encoding::text::encode, registry::Registry};
-    use tenants::{KeyVerdict, Scope, TenantsSection};
+    use tenants::{KeyVerdict, Scope, TenantSecrets, TenantsSection};
 
     use super::*;
 
@@ -153,7 +153,10 @@ mod tests {
     #[test]
     #[contract("V32")]
     fn the_counts_of_a_tenant_stand_under_both_names() {
-        let tenants = Arc::new(Tenants::new(&TenantsSection::default(), Some("k")));
+        let tenants = Arc::new(Tenants::new(
+            &TenantsSection::default(),
+            TenantSecrets::of_key("k"),
+        ));
         let table = tenants.table();
         let KeyVerdict::Tenant(tenant) = table.verdict(Some(b"k"), 0) else {
             panic!("the key is accepted");

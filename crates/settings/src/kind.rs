@@ -94,7 +94,7 @@ impl ValueKind {
 }
 
 /// Returns whether one of the keys is of a secret, not counting those of sections in it.
-pub fn has_secret(keys: &[KeySchema]) -> bool {
+fn has_secret(keys: &[KeySchema]) -> bool {
     let is_secret = |key: &KeySchema| matches!(key.kind, ValueKind::Secret | ValueKind::RedisUrl);
     keys.iter().any(is_secret)
 }

@@ -34,7 +34,7 @@ pub use checked_value::{CheckedValue, Value};
 pub use defaults::default_of;
 pub use expected::names;
 pub use key::{KeySchema, Reload};
-pub use kind::{Range, Unit, ValueKind, has_secret};
+pub use kind::{Range, Unit, ValueKind};
 pub use listen::{ListenSetting, ListenSettingError};
 pub use nearest::nearest;
 pub use notation::{MAX_DURATION, duration};

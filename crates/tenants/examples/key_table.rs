@@ -8,7 +8,7 @@
 use std::{fs, time::Instant};
 
 use settings::Secret;
-use tenants::{KeyDigest, KeyVerdict, Scope, TenantDefaults, TenantEntry, Tenants, TenantsSection};
+use tenants::{KeyDigest, KeyVerdict, Scope, TenantEntry, TenantSecrets, Tenants, TenantsSection};
 
 const KEYS: usize = 100_000;
 const LOOKUPS: usize = 1_000_000;
@@ -42,11 +42,11 @@ fn resident_kib() -> u64 {
 
 fn main() {
     let section = TenantsSection {
-        defaults: TenantDefaults::default(),
         api_keys: (0..KEYS).map(entry).collect(),
+        ..TenantsSection::default()
     };
     let (before, started) = (resident_kib(), Instant::now());
-    let tenants = Tenants::new(&section, None);
+    let tenants = Tenants::new(&section, TenantSecrets::default());
     let (took, grown) = (started.elapsed(), resident_kib().saturating_sub(before));
     println!("{KEYS} keys: {took:?}, {} MiB", grown / 1024);
     let started = Instant::now();

@@ -10,6 +10,7 @@
 mod bucket;
 mod digest;
 mod models;
+mod salt;
 mod section;
 mod state;
 mod table;
@@ -17,9 +18,12 @@ mod tenant;
 
 pub use digest::{KeyDigest, WrongDigest};
 pub use models::{AllowedModels, WrongPattern};
-pub use section::{Scope, TenantDefaults, TenantEntry, TenantsSection, expiry};
+pub use salt::SaltSecret;
+pub use section::{
+    HeaderExposure, Isolation, Scope, TenantDefaults, TenantEntry, TenantsSection, expiry,
+};
 pub use state::{TenantCounts, TenantPlace};
-pub use table::{KeyTable, KeyVerdict, Tenants};
+pub use table::{KeyTable, KeyVerdict, TenantSecrets, Tenants};
 pub use tenant::{Refusal, Tenant, TenantPermit};
 
 /// The tenant of the key that is not in the configuration, and of requests that need no key.

@@ -1,6 +1,6 @@
 //! Section `tenants`.
 
-use std::{collections::BTreeMap, num::NonZeroU32};
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf};
 
 use settings::{Range, Secret, Section as _, ValueKind};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -20,6 +20,14 @@ settings::section! {
     pub struct TenantsSection {
         /// Rules of tenants that do not set their own.
         defaults: TenantDefaults, live;
+        /// Whether the cached blocks of tenants are kept apart, by a `cache_salt` in their requests,
+        /// as soon as there are two tenants.
+        isolation: Isolation = "salted", live;
+        /// File with the secret that the salts are derived with, the same for all replicas. Unset:
+        /// they are derived from the tenants' names only.
+        salt_secret_file: Option<PathBuf> = "~", restart;
+        /// Whether replies name the worker, the policy and the decision in `x-warmroute-*` headers.
+        expose_headers: HeaderExposure = "auto", live;
         /// Tenants, each with its key (top-level alias `api_keys`). Empty: the key of `--api-key` is
         /// required, if there is one. Otherwise only these keys are accepted.
         api_keys: Vec<TenantEntry> = "[]", live;
@@ -91,6 +99,30 @@ impl TenantsSection {
                 entry.key_sha256 = Some(Secret::new(digest.to_hex()));
             }
         }
+    }
+}
+
+settings::words! {
+    /// Whether cached blocks of tenants are kept apart.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Isolation {
+        /// By a salt of each tenant.
+        Salted = "salted",
+        /// Tenants share the blocks of equal prompts.
+        Shared = "shared",
+    }
+}
+
+settings::words! {
+    /// Whether replies tell of the decision.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum HeaderExposure {
+        /// Only to a tenant without others.
+        Auto = "auto",
+        /// To every client.
+        Always = "always",
+        /// To no client.
+        Never = "never",
     }
 }
 

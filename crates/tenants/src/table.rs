@@ -10,8 +10,8 @@ use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
 use crate::{
-    DEFAULT_TENANT, KeyDigest, Tenant, TenantEntry, TenantsSection, state::TenantState,
-    tenant::TenantContext,
+    DEFAULT_TENANT, HeaderExposure, Isolation, KeyDigest, SaltSecret, Tenant, TenantEntry,
+    TenantsSection, state::TenantState, tenant::TenantContext,
 };
 
 /// Most tenants that are no longer configured whose state is kept, beside those with running
@@ -82,7 +82,7 @@ impl KeyTable {
 
     /// Builds the table of a configuration. Tenants keep the state that `states` has for their
     /// names; `states` gets those of new ones.
-    fn of(section: &TenantsSection, fallback: Option<KeyDigest>, states: &mut States) -> Self {
+    fn of(section: &TenantsSection, secrets: &TenantSecrets, states: &mut States) -> Self {
         let mut state = |name: &str| match states.get(name) {
             Some(state) => Arc::clone(state),
             None => Arc::clone(states.entry(name.into()).or_default()),
@@ -93,14 +93,22 @@ impl KeyTable {
             by_digest: HashMap::with_hasher(FixedState::default()),
         };
         // The first that is configured decides: tenants, one key, or none.
-        match (section.api_keys.as_slice(), fallback) {
+        match (section.api_keys.as_slice(), secrets.key) {
             ([], None) => table.open = Some(default()),
             ([], Some(digest)) => drop(table.by_digest.insert(digest, default())),
             (entries, _) => {
                 let names: HashSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
+                let is_alone = names.len() == 1;
+                let is_salted = !is_alone && section.isolation == Isolation::Salted;
                 let context = TenantContext {
-                    is_alone: names.len() == 1,
+                    is_alone,
                     may_override: section.defaults.overrides,
+                    sees_decisions: match section.expose_headers {
+                        HeaderExposure::Auto => is_alone,
+                        HeaderExposure::Always => true,
+                        HeaderExposure::Never => false,
+                    },
+                    secret: is_salted.then_some(&secrets.salt),
                 };
                 table.by_digest.reserve(entries.len());
                 for entry in entries {
@@ -130,26 +138,42 @@ fn digest_of(entry: &TenantEntry) -> Option<KeyDigest> {
     }
 }
 
+/// What is not in section `tenants` itself.
+#[derive(Clone, Debug, Default)]
+pub struct TenantSecrets {
+    /// The digest of the one key that is required where the configuration has no tenants, if any.
+    pub key: Option<KeyDigest>,
+    /// The content of the file `salt_secret_file`.
+    pub salt: SaltSecret,
+}
+
+impl TenantSecrets {
+    /// Returns secrets without one for salts.
+    pub fn of_key(key: &str) -> Self {
+        Self {
+            key: Some(KeyDigest::of(key.as_bytes())),
+            ..Self::default()
+        }
+    }
+}
+
 /// The table in force.
 #[derive(Debug)]
 pub struct Tenants {
     table: ArcSwap<KeyTable>,
-    /// Of the key that is required where the configuration has no tenants.
-    fallback: Option<KeyDigest>,
+    secrets: TenantSecrets,
     /// Of the tenants in force, and of at most [`MOST_REMOVED`] others and those with running
     /// requests. Locked during a change.
     states: Mutex<States>,
 }
 
 impl Tenants {
-    /// Creates the table of a configuration. `key`: the one key that is required where the
-    /// configuration has none, if any.
-    pub fn new(section: &TenantsSection, key: Option<&str>) -> Self {
-        let fallback = key.map(|key| KeyDigest::of(key.as_bytes()));
+    /// Creates the table of a configuration.
+    pub fn new(section: &TenantsSection, secrets: TenantSecrets) -> Self {
         let mut states = States::default();
         Self {
-            table: ArcSwap::from_pointee(KeyTable::of(section, fallback, &mut states)),
-            fallback,
+            table: ArcSwap::from_pointee(KeyTable::of(section, &secrets, &mut states)),
+            secrets,
             states: Mutex::new(states),
         }
     }
@@ -160,7 +184,7 @@ impl Tenants {
     pub fn reconfigure(&self, section: &TenantsSection) -> bool {
         let states = &mut *self.states.lock();
         let required = self.table.load().requires_key();
-        let mut next = KeyTable::of(section, self.fallback, states);
+        let mut next = KeyTable::of(section, &self.secrets, states);
         if required {
             next.open = None;
         }
@@ -184,7 +208,7 @@ impl Tenants {
 /// No key is needed.
 impl Default for Tenants {
     fn default() -> Self {
-        Self::new(&TenantsSection::default(), None)
+        Self::new(&TenantsSection::default(), TenantSecrets::default())
     }
 }
 

@@ -5,8 +5,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use kv_blocks::Moment;
 
 use crate::{
-    AllowedModels, Scope, TenantCounts, TenantEntry, TenantPlace, section::expiry,
-    state::TenantState,
+    AllowedModels, SaltSecret, Scope, TenantCounts, TenantEntry, TenantPlace, salt::TenantSalt,
+    section::expiry, state::TenantState,
 };
 
 /// The rules of a tenant, and its running state.
@@ -22,6 +22,10 @@ pub struct Tenant {
     enabled: bool,
     /// No other tenant is configured.
     is_alone: bool,
+    /// Replies tell of the decision.
+    sees_decisions: bool,
+    /// Of a tenant whose cached blocks are kept apart.
+    salt: Option<TenantSalt>,
     /// Names and values; a map would take half a KiB for its first entry.
     metadata: Box<[(Box<str>, Box<str>)]>,
     state: Arc<TenantState>,
@@ -29,11 +33,15 @@ pub struct Tenant {
 
 /// What a tenant's rights depend on beside its entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TenantContext {
+pub(crate) struct TenantContext<'a> {
     /// No other tenant is configured. Such a tenant may override decisions without the scope.
     pub(crate) is_alone: bool,
     /// So may every tenant.
     pub(crate) may_override: bool,
+    /// Replies tell of the decision.
+    pub(crate) sees_decisions: bool,
+    /// Where cached blocks of tenants are kept apart.
+    pub(crate) secret: Option<&'a SaltSecret>,
 }
 
 /// Why a request of a known tenant is not let in.
@@ -76,7 +84,11 @@ fn bit(scope: Scope) -> u8 {
 
 impl Tenant {
     /// Returns the tenant of an entry.
-    pub(crate) fn of(entry: &TenantEntry, context: TenantContext, state: Arc<TenantState>) -> Self {
+    pub(crate) fn of(
+        entry: &TenantEntry,
+        context: TenantContext<'_>,
+        state: Arc<TenantState>,
+    ) -> Self {
         let mut scopes = ScopeSet::of(&entry.scopes);
         if context.is_alone || context.may_override {
             scopes.0 |= bit(Scope::Overrides);
@@ -92,6 +104,8 @@ impl Tenant {
             max_concurrent: entry.max_concurrent,
             enabled: entry.enabled,
             is_alone: context.is_alone,
+            sees_decisions: context.sees_decisions,
+            salt: context.secret.map(|secret| secret.salt_of(&entry.name)),
             metadata: (entry.metadata.iter())
                 .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
                 .collect(),
@@ -110,6 +124,8 @@ impl Tenant {
             expires_at: None,
             enabled: true,
             is_alone: true,
+            sees_decisions: true,
+            salt: None,
             metadata: Box::default(),
             state,
         }
@@ -138,6 +154,17 @@ impl Tenant {
     /// Returns whether no other tenant is configured.
     pub fn is_alone(&self) -> bool {
         self.is_alone
+    }
+
+    /// Returns whether replies tell of the decision.
+    pub fn sees_decisions(&self) -> bool {
+        self.sees_decisions
+    }
+
+    /// Returns the salt of its requests for engines; `client`: the salt in the request, if any.
+    /// `None` if its cached blocks are not kept apart from those of others.
+    pub fn cache_salt(&self, client: Option<&str>) -> Option<String> {
+        Some(self.salt.as_ref()?.text(client))
     }
 
     /// Returns the models that its requests may name.

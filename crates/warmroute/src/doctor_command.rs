@@ -57,7 +57,10 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let tenants = settings::tenants(&settings, &args.serve.access);
+    let tenants = match settings::tenants(&settings, &args.serve.access) {
+        Ok(tenants) => tenants,
+        Err(problems) => return settings::refuse(&problems),
+    };
     let surroundings = wire_up::surroundings(&settings, tenants.table().requires_key());
     let options = DoctorOptions {
         probe: if args.no_probe {

@@ -44,8 +44,12 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
             "the key of --api-key is not accepted: tenants.api_keys has the keys of clients"
         );
     }
+    let tenants = match settings::tenants(&settings, &args.access) {
+        Ok(tenants) => Arc::new(tenants),
+        Err(problems) => return settings::refuse(&problems),
+    };
     let extras = StartOptions {
-        tenants: Arc::new(settings::tenants(&settings, &args.access)),
+        tenants,
         token,
         on_verdict: Arc::new(|verdict: &WorkerVerdict| output::err(&verdict.to_string())),
         takeover: args.takeover,

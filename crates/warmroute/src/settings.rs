@@ -4,7 +4,7 @@
 use std::{path::Path, process::ExitCode};
 
 use config::{ConfigSource, MoreWorker, Override, Problem, Settings};
-use tenants::Tenants;
+use tenants::{KeyDigest, SaltSecret, TenantSecrets, Tenants};
 
 use crate::{
     cli::{AccessArgs, NameValue, ServeArgs, WorkerArgs},
@@ -53,8 +53,33 @@ pub(crate) fn api_key(args: &AccessArgs) -> Option<String> {
 
 /// Returns the tenants and their keys: those of the configuration, else the one key of a flag or
 /// variable.
-pub(crate) fn tenants(settings: &Settings, args: &AccessArgs) -> Tenants {
-    Tenants::new(&settings.tenants, api_key(args).as_deref())
+///
+/// # Errors
+///
+/// The file with the secret for salts cannot be read, or is empty.
+pub(crate) fn tenants(settings: &Settings, args: &AccessArgs) -> Result<Tenants, Vec<Problem>> {
+    let secrets = TenantSecrets {
+        key: api_key(args).map(|key| KeyDigest::of(key.as_bytes())),
+        salt: salt_secret(settings)?,
+    };
+    Ok(Tenants::new(&settings.tenants, secrets))
+}
+
+fn salt_secret(settings: &Settings) -> Result<SaltSecret, Vec<Problem>> {
+    let Some(path) = &settings.tenants.salt_secret_file else {
+        return Ok(SaltSecret::default());
+    };
+    let bad = |message: &str| {
+        let shown = path.display().to_string();
+        let problem = Problem::bad_value("tenants.salt_secret_file", &shown, message);
+        vec![settings.locate(problem)]
+    };
+    let secret = std::fs::read(path)
+        .map_err(|error| bad(&format!("the file could not be read: {error}")))?;
+    match secret.trim_ascii() {
+        [] => Err(bad("the file is empty: write a random secret into it")),
+        secret => Ok(SaltSecret::new(secret)),
+    }
 }
 
 /// Loads the settings of a file (or of none) under `env` and `overrides`.

@@ -358,7 +358,9 @@ fn keys_of_clients_keep_their_limits_and_models() {
     assert_eq!(a.allowed_models, ["llama-*", "gpt"]);
     assert_eq!((a.enabled, &*a.metadata["owner"]), (true, "x"));
     assert_eq!((b.rate_limit_rps, b.max_concurrent), (None, None));
-    assert_eq!(b.key.as_ref().map(Secret::expose), Some("sk-${b}"));
+    // What `printf '%s' 'sk-${b}' | sha256sum` prints.
+    let digest = "8709b2ad5bbc34dbb249e3cdb3936f2d213aeb18560ac0461b110e9abcf8eea6";
+    assert_eq!(b.key_sha256.as_ref().map(Secret::expose), Some(digest));
     assert!(!b.enabled);
     assert_eq!(
         problem_paths("api_keys: [{name: a, key: k, rate_limit_rps: -1}]\n"),

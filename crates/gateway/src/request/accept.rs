@@ -43,6 +43,8 @@ pub(crate) struct AcceptedRequest {
     pub(crate) overrides: HeaderOverrides,
     /// The owner of the client's key; `None` on a route that needs none.
     pub(crate) tenant: Option<Arc<Tenant>>,
+    /// Whether its body has the salt of its tenant.
+    pub(crate) salted: bool,
     /// The client's connection, where the route leaves HTTP and the client wants to.
     pub(crate) upgrade: Option<ClientUpgrade>,
 }
@@ -64,6 +66,7 @@ impl AcceptedRequest {
             rest: None,
             overrides,
             tenant: self.tenant.clone(),
+            salted: self.salted,
             upgrade: None,
         }
     }
@@ -225,6 +228,7 @@ impl Admission {
             rest,
             overrides,
             tenant,
+            salted: false,
             upgrade,
         })
     }
@@ -440,12 +444,12 @@ mod tests {
     use http::Request;
     use prometheus_client::metrics::gauge::Gauge;
 
-    use tenants::TenantsSection;
+    use tenants::{TenantSecrets, TenantsSection};
 
     use super::*;
 
     fn one_key(key: &str) -> Tenants {
-        Tenants::new(&TenantsSection::default(), Some(key))
+        Tenants::new(&TenantsSection::default(), TenantSecrets::of_key(key))
     }
 
     fn admission(tenants: Tenants) -> Admission {

@@ -47,6 +47,7 @@ mod retry_state;
 mod retry_step;
 mod rights;
 mod route_api;
+mod salt;
 pub(crate) mod send;
 mod stored_response;
 #[cfg(test)]

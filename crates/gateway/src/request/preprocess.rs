@@ -13,7 +13,7 @@ use super::{
     accept::AcceptedRequest,
     hooks::{HookedRoute, Hooks},
     receipt::RoutingNotes,
-    rights,
+    rights, salt,
 };
 use crate::{
     errors,
@@ -63,10 +63,15 @@ impl Preprocessor {
             let hooked = self.hooked(route);
             Box::pin(self.hooks.call(&hooked, call, notes)).await?;
         }
-        if self.names.is_empty() {
-            return Ok(());
+        if !self.names.is_empty() {
+            self.rename_model(call, notes)?;
         }
-        self.rename_model(call, notes)
+        if let Some(tenant) = call.tenant.clone()
+            && salt::add(&tenant, route, call)?
+        {
+            notes.record_rewrite(salt::SALT);
+        }
+        Ok(())
     }
 
     fn hooked<'a>(&self, route: &'a Route) -> HookedRoute<'a> {

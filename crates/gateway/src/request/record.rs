@@ -158,6 +158,13 @@ impl RequestGuard {
         self.tenant = permit;
     }
 
+    /// Returns whether the reply tells of the worker and the decision.
+    pub(crate) fn shows_decision(&self) -> bool {
+        let tenant = self.tenant.as_ref().map(TenantPermit::tenant);
+        self.reply_headers().expose_routing_headers
+            && tenant.is_none_or(|tenant| tenant.sees_decisions())
+    }
+
     /// Returns the name of the request's tenant.
     fn tenant_name(&self) -> Arc<str> {
         tenant_name(self.tenant.as_ref().map(|permit| &**permit.tenant()))

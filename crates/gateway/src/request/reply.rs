@@ -25,14 +25,14 @@ pub(crate) fn head(worker: &Parts, guard: &RequestGuard) -> (StatusCode, HeaderM
 /// Adds headers about the routing: worker, policy, decision id, and predicted cached tokens.
 pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) {
     let shown = guard.reply_headers();
-    if shown.expose_routing_headers && shown.vllm_router_headers() {
+    if guard.shows_decision() && shown.vllm_router_headers() {
         compat_headers::hooks(fields, guard);
     }
     let Some(selection) = guard.selection() else {
         return;
     };
     add_rewrite_header(fields, guard.rewrites());
-    if !shown.expose_routing_headers {
+    if !guard.shows_decision() {
         return;
     }
     insert(

@@ -83,7 +83,7 @@ mod tests {
     use contract_id::contract;
     use dialect::ErrorCode;
     use http::Method;
-    use tenants::{KeyVerdict, TenantEntry, Tenants, TenantsSection};
+    use tenants::{KeyVerdict, TenantEntry, TenantSecrets, Tenants, TenantsSection};
 
     use super::*;
     use crate::routes::{self, RouteMatch};
@@ -100,7 +100,7 @@ mod tests {
             api_keys: vec![entry("a"), entry("b")],
             ..TenantsSection::default()
         };
-        let tenants = Tenants::new(&section, None);
+        let tenants = Tenants::new(&section, TenantSecrets::default());
         match tenants.table().verdict(Some(b"a"), 0) {
             KeyVerdict::Tenant(tenant) => Arc::clone(tenant),
             other => panic!("{other:?}"),

@@ -23,6 +23,7 @@ use super::{
     queue_wait::WaitRecord,
     record::RequestGuard,
     retry_state::RetryState,
+    salt,
     translate::{
         ApiSupport, ReplyContext, ReplyTranslator, ReplyWorker, RequestTranslator,
         StreamTranslator, TranslationStage, UpstreamRequest,
@@ -252,6 +253,7 @@ impl SendStage {
             Ok(built) => built,
             Err(error) => return AttemptOutcome::Refused(error),
         };
+        let call = salt::for_engine(call, first.worker.engine.kind);
         guard.record_rewrite(rewrites);
         if !is_openai {
             guard.mark_foreign_count();

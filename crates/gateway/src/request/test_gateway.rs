@@ -21,7 +21,7 @@ use routing::{
         DecisionId, OutcomeKind, PromptNote, PromptSource, Receipt, ReceiptRing, RequestOutcome,
     },
 };
-use tenants::Tenants;
+use tenants::{TenantSecrets, Tenants};
 use tokenization::WorkerClient;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -132,7 +132,7 @@ impl TestGateway {
             tokens: None,
             peers: replicas::NoteQueue::default(),
             clock,
-            tenants: Arc::new(Tenants::new(&settings.tenants, None)),
+            tenants: Arc::new(Tenants::new(&settings.tenants, TenantSecrets::default())),
             process: LIMITS,
         };
         let mut gateway = Gateway::new(parts, &plain(settings), &mut registry);

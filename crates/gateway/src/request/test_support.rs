@@ -71,6 +71,7 @@ pub(crate) fn call(body: &'static str) -> AcceptedRequest {
     let budget = BodyBudget::new(prometheus_client::metrics::gauge::Gauge::default());
     AcceptedRequest {
         tenant: None,
+        salted: false,
         upgrade: None,
         request_id: "r1".into(),
         received: Moment::START,

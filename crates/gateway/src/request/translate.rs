@@ -334,7 +334,11 @@ impl RequestTranslator {
                 ..UpstreamRequest::as_received(call, rewrites)
             });
         };
-        if worker.view.engine.messages == MessagesMode::Native && !worker.gets_prompt {
+        // Engines know no salt in a message.
+        let is_sent_natively = worker.view.engine.messages == MessagesMode::Native
+            && !worker.gets_prompt
+            && (!call.salted || worker.view.engine.kind == EngineKind::Anthropic);
+        if is_sent_natively {
             return Box::pin(native_message(stage, call, rewrites)).await;
         }
         if let Some(why) = &self.untranslatable {

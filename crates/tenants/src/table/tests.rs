@@ -5,27 +5,21 @@ use kv_blocks::Moment;
 use settings::Secret;
 
 use super::*;
-use crate::{Refusal, Scope, TenantDefaults, TenantPermit};
+use crate::{Refusal, Scope, TenantPermit};
 
 fn entry(name: &str, key: &str) -> TenantEntry {
     TenantEntry {
-        name: name.to_owned(),
         key: Some(Secret::new(key)),
-        key_sha256: None,
         scopes: vec![Scope::Chat],
-        allowed_models: Vec::new(),
-        rate_limit_rps: None,
-        max_concurrent: None,
-        expires_at: None,
-        enabled: true,
         metadata: [("team".to_owned(), "a".to_owned())].into(),
+        ..TenantEntry::named(name)
     }
 }
 
 fn section(api_keys: Vec<TenantEntry>) -> TenantsSection {
     TenantsSection {
-        defaults: TenantDefaults { overrides: false },
         api_keys,
+        ..TenantsSection::default()
     }
 }
 
@@ -48,7 +42,10 @@ fn a_key_is_known_by_its_digest_and_kept_in_no_other_form() {
     hashed.key_sha256 = Some(Secret::new(
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
     ));
-    let tenants = Tenants::new(&section(vec![entry("plain", "sk-1"), hashed]), None);
+    let tenants = Tenants::new(
+        &section(vec![entry("plain", "sk-1"), hashed]),
+        TenantSecrets::default(),
+    );
     assert_eq!(&**tenant(&tenants, "sk-1").name(), "plain");
     assert_eq!(&**tenant(&tenants, "abc").name(), "hashed");
     let shown = format!("{tenants:?}");
@@ -64,7 +61,10 @@ fn a_key_that_is_unknown_disabled_or_expired_has_no_tenant() {
     let (mut off, mut old) = (entry("off", "off"), entry("old", "old"));
     off.enabled = false;
     old.expires_at = Some("1970-01-01T00:01:00Z".to_owned());
-    let tenants = Tenants::new(&section(vec![entry("a", "sk-1"), off, old]), None);
+    let tenants = Tenants::new(
+        &section(vec![entry("a", "sk-1"), off, old]),
+        TenantSecrets::default(),
+    );
     let table = tenants.table();
     let verdict = |key: Option<&str>, unix_s| {
         let verdict = table.verdict(key.map(str::as_bytes), unix_s);
@@ -89,10 +89,10 @@ fn a_key_that_is_unknown_disabled_or_expired_has_no_tenant() {
 fn the_first_of_tenants_one_key_and_open_access_that_is_configured_decides() {
     let none = section(Vec::new());
     let some = section(vec![entry("a", "sk-a")]);
-    let open = Tenants::new(&none, None);
+    let open = Tenants::new(&none, TenantSecrets::default());
     assert!(!open.table().requires_key());
     assert_eq!(&**tenant(&open, "anything").name(), DEFAULT_TENANT);
-    let one = Tenants::new(&none, Some("sk-one"));
+    let one = Tenants::new(&none, TenantSecrets::of_key("sk-one"));
     assert_eq!(&**tenant(&one, "sk-one").name(), DEFAULT_TENANT);
     one.reconfigure(&some);
     let table = one.table();
@@ -109,7 +109,7 @@ fn the_first_of_tenants_one_key_and_open_access_that_is_configured_decides() {
 #[contract("V33", "S6")]
 fn removing_the_last_key_opens_nothing_until_the_next_start() {
     let (none, some) = (section(Vec::new()), section(vec![entry("a", "sk-a")]));
-    let tenants = Tenants::new(&some, None);
+    let tenants = Tenants::new(&some, TenantSecrets::default());
     assert!(tenants.reconfigure(&none), "it is closed");
     for key in [None, Some(&b"sk-a"[..]), Some(b"")] {
         let table = tenants.table();
@@ -122,7 +122,7 @@ fn removing_the_last_key_opens_nothing_until_the_next_start() {
     assert!(!tenants.reconfigure(&some));
     assert_eq!(&**tenant(&tenants, "sk-a").name(), "a");
     // A router that began open stays open.
-    let open = Tenants::new(&none, None);
+    let open = Tenants::new(&none, TenantSecrets::default());
     assert!(!open.reconfigure(&none) && !open.table().requires_key());
 }
 
@@ -132,7 +132,7 @@ fn a_tenant_that_is_removed_and_comes_back_has_its_running_requests_and_counts()
     let mut a = entry("a", "a");
     a.max_concurrent = std::num::NonZeroU32::new(1);
     let both = section(vec![a.clone(), entry("b", "b")]);
-    let tenants = Tenants::new(&both, None);
+    let tenants = Tenants::new(&both, TenantSecrets::default());
     let running = admit(&tenants, "a").expect("it is the first");
     tenants.reconfigure(&section(vec![entry("b", "b")]));
     tenants.reconfigure(&both);
@@ -147,7 +147,7 @@ fn a_tenant_that_is_removed_and_comes_back_has_its_running_requests_and_counts()
 fn removed_tenants_without_running_requests_are_forgotten_beyond_a_number() {
     let names = |from: usize| (0..=MOST_REMOVED).map(move |n| (from + n).to_string());
     let many = |from| section(names(from).map(|name| entry(&name, &name)).collect());
-    let tenants = Tenants::new(&many(0), None);
+    let tenants = Tenants::new(&many(0), TenantSecrets::default());
     let running = admit(&tenants, "7").expect("no limits");
     tenants.reconfigure(&many(MOST_REMOVED + 1));
     assert_eq!(tenants.states.lock().len(), MOST_REMOVED + 2, "7 is kept");
@@ -162,7 +162,7 @@ fn entries_of_one_name_are_keys_of_one_tenant() {
         entry.max_concurrent = std::num::NonZeroU32::new(1);
     }
     keys[0].enabled = false;
-    let tenants = Tenants::new(&section(keys.into()), None);
+    let tenants = Tenants::new(&section(keys.into()), TenantSecrets::default());
     let running = admit(&tenants, "new").expect("it is the first");
     assert!(matches!(
         admit(&tenants, "new"),
@@ -184,7 +184,7 @@ fn entries_of_one_name_are_keys_of_one_tenant() {
 fn each_tenant_has_places_of_its_own_which_end_with_their_requests() {
     let (mut a, b) = (entry("a", "a"), entry("b", "b"));
     a.max_concurrent = std::num::NonZeroU32::new(2);
-    let tenants = Tenants::new(&section(vec![a, b]), None);
+    let tenants = Tenants::new(&section(vec![a, b]), TenantSecrets::default());
     let held = [admit(&tenants, "a"), admit(&tenants, "a")];
     let refused = admit(&tenants, "a").expect_err("no place is left");
     assert_eq!(refused, Refusal::ConcurrencyLimited { most: 2 });
@@ -204,7 +204,7 @@ fn each_tenant_has_a_bucket_of_its_own_and_a_request_without_a_place_takes_no_to
         entry.rate_limit_rps = Some(2.0);
         entry.max_concurrent = std::num::NonZeroU32::new(1);
     }
-    let tenants = Tenants::new(&section(limited.into()), None);
+    let tenants = Tenants::new(&section(limited.into()), TenantSecrets::default());
     let first = admit(&tenants, "a").expect("the bucket is full");
     assert!(matches!(
         admit(&tenants, "a"),
@@ -232,7 +232,7 @@ fn a_reload_changes_the_rules_and_keeps_places_tokens_and_counts() {
     let mut a = entry("a", "old-key");
     a.max_concurrent = std::num::NonZeroU32::new(1);
     a.rate_limit_rps = Some(1.0);
-    let tenants = Tenants::new(&section(vec![a.clone()]), None);
+    let tenants = Tenants::new(&section(vec![a.clone()]), TenantSecrets::default());
     let running = admit(&tenants, "old-key").expect("it is the first");
     a.key = Some(Secret::new("new-key"));
     tenants.reconfigure(&section(vec![a.clone()]));
@@ -256,7 +256,7 @@ fn a_reload_changes_the_rules_and_keeps_places_tokens_and_counts() {
 #[contract("V31")]
 fn a_tenant_uses_only_its_scopes_and_overrides_only_alone_or_where_granted() {
     let overrides = |section: &TenantsSection| {
-        let tenants = Tenants::new(section, None);
+        let tenants = Tenants::new(section, TenantSecrets::default());
         tenant(&tenants, "a").has_scope(Scope::Overrides)
     };
     let alone = section(vec![entry("a", "a")]);
@@ -267,9 +267,51 @@ fn a_tenant_uses_only_its_scopes_and_overrides_only_alone_or_where_granted() {
     two.api_keys[0].scopes.pop();
     two.defaults.overrides = true;
     assert!(overrides(&two));
-    let tenants = Tenants::new(&two, None);
+    let tenants = Tenants::new(&two, TenantSecrets::default());
     let refused = tenant(&tenants, "a").admit(Scope::Models, Moment::START);
     let refused = refused.expect_err("it has only chat");
     assert_eq!(refused, Refusal::ScopeMissing(Scope::Models));
     assert_eq!(tenant(&tenants, "a").counts().errors, 1);
+}
+
+#[test]
+#[contract("S50", "S52")]
+fn tenants_have_salts_as_soon_as_there_are_two_and_two_keys_of_one_share_theirs() {
+    let two_keys = [entry("a", "a1"), entry("a", "a2"), entry("b", "b")];
+    let salt = |section: &TenantsSection, key: &str| {
+        let tenants = Tenants::new(section, TenantSecrets::default());
+        tenant(&tenants, key).cache_salt(None)
+    };
+    let alone = section(two_keys[..2].to_vec());
+    assert_eq!(salt(&alone, "a1"), None);
+    let mut both = section(two_keys.to_vec());
+    let of_a = salt(&both, "a1");
+    assert!(of_a.is_some());
+    assert_eq!(
+        of_a,
+        salt(&both, "a2"),
+        "the tenant and not the key decides"
+    );
+    assert_ne!(of_a, salt(&both, "b"));
+    both.isolation = Isolation::Shared;
+    assert_eq!(salt(&both, "a1"), None);
+}
+
+#[test]
+#[contract("S56")]
+fn replies_tell_a_tenant_of_decisions_only_where_it_is_alone_or_that_is_set() {
+    let sees = |exposure, names: &[&str]| {
+        let mut section = section(names.iter().map(|name| entry(name, name)).collect());
+        section.expose_headers = exposure;
+        let tenants = Tenants::new(&section, TenantSecrets::default());
+        tenant(&tenants, "a").sees_decisions()
+    };
+    for (exposure, alone, among_others) in [
+        (HeaderExposure::Auto, true, false),
+        (HeaderExposure::Always, true, true),
+        (HeaderExposure::Never, false, false),
+    ] {
+        assert_eq!(sees(exposure, &["a"]), alone, "{exposure:?}");
+        assert_eq!(sees(exposure, &["a", "b"]), among_others, "{exposure:?}");
+    }
 }

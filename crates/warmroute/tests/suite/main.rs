@@ -80,6 +80,7 @@ mod shared_tokens;
 mod simulate;
 mod startup;
 mod supervision;
+mod tenant_isolation;
 mod tenants;
 mod tokens;
 #[cfg(feature = "otel")]

@@ -108,7 +108,7 @@ fn under_own_name(head: &mut HeaderMap, guard: &RequestGuard, method: Method) {
         guard.request_id(),
     );
     let shown = guard.reply_headers();
-    if shown.expose_routing_headers {
+    if guard.shows_decision() {
         insert(
             head,
             HeaderName::from_static("x-warmroute-decision"),
