@@ -15,7 +15,7 @@ mod replicas;
 mod response_cache;
 mod routing;
 mod server;
-mod tenants;
+pub(crate) mod tenants;
 mod tls;
 mod worker_events;
 mod workers;

@@ -85,6 +85,10 @@ impl ConfigChanges {
                 "tenants.api_keys",
                 old.tenants.api_keys != new.tenants.api_keys,
             ),
+            (
+                "tenants.keys_file",
+                old.tenants.listed != new.tenants.listed,
+            ),
             ("response_cache.mac_key", before.mac_key != after.mac_key),
             (
                 "response_cache.l2.secret_key",

@@ -1,6 +1,6 @@
 //! Section `tenants`.
 
-use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf};
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc};
 
 use settings::{Range, Secret, Section as _, ValueKind};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -28,9 +28,38 @@ settings::section! {
         salt_secret_file: Option<PathBuf> = "~", restart;
         /// Whether replies name the worker, the policy and the decision in `x-warmroute-*` headers.
         expose_headers: HeaderExposure = "auto", live;
+        /// File with further entries of `api_keys`, one in JSON on each line, as `warmroute keys`
+        /// writes it.
+        keys_file: Option<PathBuf> = "~", live;
         /// Tenants, each with its key (top-level alias `api_keys`). Empty: the key of `--api-key` is
         /// required, if there is one. Otherwise only these keys are accepted.
         api_keys: Vec<TenantEntry> = "[]", live;
+    } with {
+        /// The entries of the file.
+        pub listed: ListedKeys;
+    }
+}
+
+/// The entries of a keys file, shared by all copies of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct ListedKeys(Arc<[TenantEntry]>);
+
+impl ListedKeys {
+    /// Takes the entries.
+    pub fn new(entries: Vec<TenantEntry>) -> Self {
+        Self(entries.into())
+    }
+
+    /// Returns the entries.
+    pub fn entries(&self) -> &[TenantEntry] {
+        &self.0
+    }
+}
+
+/// Copies of one list are equal without a look at their entries.
+impl PartialEq for ListedKeys {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
 
@@ -73,6 +102,29 @@ settings::section! {
 }
 
 impl TenantEntry {
+    /// Replaces the key by its digest.
+    pub fn hash_key(&mut self) {
+        if let Some(key) = self.key.take() {
+            let digest = KeyDigest::of(key.expose().as_bytes());
+            self.key_sha256 = Some(Secret::new(digest.to_hex()));
+        }
+    }
+
+    /// Returns whether another entry gives its tenant the same rules: all but what belongs to a
+    /// key.
+    pub fn has_rules_of(&self, other: &Self) -> bool {
+        let rules = |entry: &Self| Self {
+            name: String::new(),
+            key: None,
+            key_sha256: None,
+            expires_at: None,
+            enabled: true,
+            metadata: BTreeMap::new(),
+            ..entry.clone()
+        };
+        rules(self) == rules(other)
+    }
+
     /// Returns an entry with this name and without a key, otherwise of the default values.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
@@ -91,14 +143,20 @@ impl TenantEntry {
 }
 
 impl TenantsSection {
+    /// Returns whether the configuration says whose keys are accepted, be it no one's.
+    pub fn lists_keys(&self) -> bool {
+        !self.api_keys.is_empty() || self.keys_file.is_some()
+    }
+
+    /// Returns all entries: those of the configuration, then those of the file.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = &TenantEntry> + Clone {
+        let (own, listed) = (self.api_keys.as_slice(), self.listed.entries());
+        (0..own.len() + listed.len()).map(|at| own.get(at).unwrap_or_else(|| &listed[at - own.len()]))
+    }
+
     /// Replaces every key by its digest, so that the settings hold no key.
     pub fn hash_keys(&mut self) {
-        for entry in &mut self.api_keys {
-            if let Some(key) = entry.key.take() {
-                let digest = KeyDigest::of(key.expose().as_bytes());
-                entry.key_sha256 = Some(Secret::new(digest.to_hex()));
-            }
-        }
+        self.api_keys.iter_mut().for_each(TenantEntry::hash_key);
     }
 }
 

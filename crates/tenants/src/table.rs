@@ -93,12 +93,13 @@ impl KeyTable {
             by_digest: HashMap::with_hasher(FixedState::default()),
         };
         // The first that is configured decides: tenants, one key, or none.
-        match (section.api_keys.as_slice(), secrets.key) {
-            ([], None) => table.open = Some(default()),
-            ([], Some(digest)) => drop(table.by_digest.insert(digest, default())),
-            (entries, _) => {
-                let names: HashSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
-                let is_alone = names.len() == 1;
+        match (section.lists_keys(), secrets.key) {
+            (false, None) => table.open = Some(default()),
+            (false, Some(digest)) => drop(table.by_digest.insert(digest, default())),
+            (true, _) => {
+                let entries = section.entries();
+                let names: HashSet<&str> = entries.clone().map(|entry| &*entry.name).collect();
+                let is_alone = names.len() <= 1;
                 let is_salted = !is_alone && section.isolation == Isolation::Salted;
                 let context = TenantContext {
                     is_alone,

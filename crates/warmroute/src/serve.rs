@@ -39,9 +39,9 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     logging::start(&settings.logging);
     limits::raise_open_files(settings.server.max_connections);
     warn_of_ignored_settings(&settings);
-    if settings::api_key(&args.access).is_some() && !settings.tenants.api_keys.is_empty() {
+    if settings::api_key(&args.access).is_some() && settings.tenants.lists_keys() {
         tracing::warn!(
-            "the key of --api-key is not accepted: tenants.api_keys has the keys of clients"
+            "the key of --api-key is not accepted: tenants.api_keys and tenants.keys_file have the keys of clients"
         );
     }
     let tenants = match settings::tenants(&settings, &args.access) {
@@ -87,7 +87,7 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
     let mut sources = SourceTexts::read(file, env, settings::overrides(args))?;
     let mut settings = sources.settings()?;
     sources.remember(&settings)?;
-    settings = sources.settings()?;
+    settings = sources.settings_with_keys()?;
     let mut problems = model_file_problems(&settings);
     problems.extend(encryption::problems(&settings));
     problems.extend(settings::no_workers(&settings));

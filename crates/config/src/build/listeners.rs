@@ -17,7 +17,7 @@ pub(super) fn are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
                     || tls::knows_its_clients(server)
                     || has_keys(root.key("tenants")),
                 "can be reached from other machines and no API key protects it",
-                "a loopback address, keys in `tenants.api_keys`, or `server.insecure_open: true` (--insecure-open) to \
+                "a loopback address, keys in `tenants.api_keys` or `tenants.keys_file`, or `server.insecure_open: true` (--insecure-open) to \
                  serve everyone",
             ),
             // Its answers reveal nothing.
@@ -37,7 +37,7 @@ pub(super) fn are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
 /// Returns whether clients need a key by the file; entries with a problem count.
 fn has_keys(tenants: &CheckedValue) -> bool {
     let keys = tenants.key("api_keys");
-    keys.failed || !keys.items().is_empty()
+    keys.failed || !keys.items().is_empty() || tenants.key("keys_file").is_set()
 }
 
 /// Checks that no two listeners have the same address.

@@ -25,24 +25,56 @@ const OF_TENANT: [&str; 4] = [
 pub(super) fn check(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let (mut names, mut keys) = (HashMap::new(), HashMap::new());
     for (at, entry) in list.items().iter().enumerate() {
-        let entry = TenantCheck { at, entry };
-        problems.extend(entry.name(&mut names));
-        problems.extend(entry.key(&mut keys));
-        problems.extend(entry.models());
-        problems.extend(entry.expiry());
+        let path = format!("tenants.api_keys[{at}]");
+        let check = EntryCheck { path: &path, entry };
+        let digest = check.alone(problems);
+        if let Some(digest) = digest {
+            let first = *keys.entry(digest).or_insert(at);
+            if first != at {
+                let message = format!("the key of tenants.api_keys[{first}] too");
+                let draft = check.problem(check.key_name(), message, "a key of its own");
+                problems.push(draft.in_context());
+            }
+        }
+        let Some(name) = entry.key("name").text() else {
+            continue;
+        };
+        let (first, of_first) = *names.entry(name).or_insert((at, entry));
+        let mut common = OF_TENANT.into_iter();
+        let other = common.find(|key| entry.key(key).value != of_first.key(key).value);
+        if let Some(key) = other {
+            let message = format!("differs from tenants.api_keys[{first}].{key} of tenant `{name}`");
+            let expected = "the same for every key of one tenant";
+            problems.push(check.problem(key, message, expected).in_context());
+        }
     }
 }
 
-/// An entry of the list, and its place there.
+/// An entry, and its path in problems.
 #[derive(Clone, Copy)]
-struct TenantCheck<'a> {
-    at: usize,
-    entry: &'a CheckedValue,
+pub(crate) struct EntryCheck<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) entry: &'a CheckedValue,
 }
 
-impl<'a> TenantCheck<'a> {
+impl EntryCheck<'_> {
+    /// Checks the entry by itself, and returns the digest of its key.
+    pub(crate) fn alone(&self, problems: &mut Vec<ProblemDraft>) -> Option<KeyDigest> {
+        problems.extend(self.name());
+        let digest = match self.digest() {
+            Ok(digest) => digest,
+            Err(problem) => {
+                problems.push(*problem);
+                None
+            }
+        };
+        problems.extend(self.models());
+        problems.extend(self.expiry());
+        digest
+    }
+
     fn problem(&self, key: &str, message: impl Into<String>, expected: &str) -> ProblemDraft {
-        let path = format!("tenants.api_keys[{}].{key}", self.at);
+        let path = format!("{}.{key}", self.path);
         let value = self.entry.key(key);
         let draft = ProblemDraft::new(path, message).expected(expected);
         let draft = match value.value {
@@ -52,7 +84,7 @@ impl<'a> TenantCheck<'a> {
         problem_at(draft, value, self.entry)
     }
 
-    fn name(&self, names: &mut HashMap<&'a str, Self>) -> Option<ProblemDraft> {
+    fn name(&self) -> Option<ProblemDraft> {
         let name = self.entry.key("name");
         if name.failed {
             return None;
@@ -65,63 +97,52 @@ impl<'a> TenantCheck<'a> {
             let expected = "at most 128 bytes without control characters";
             return Some(self.problem("name", "cannot stand in metrics", expected));
         }
-        if text == RESERVED_NAME {
+        (text == RESERVED_NAME).then(|| {
             let message = "the label of tenants without one of their own in metrics";
-            return Some(self.problem("name", message, "another name"));
+            self.problem("name", message, "another name")
+        })
+    }
+
+    /// Returns the name of the key that is set.
+    fn key_name(&self) -> &'static str {
+        if self.entry.key("key").is_set() {
+            "key"
+        } else {
+            "key_sha256"
         }
-        let first = *names.entry(text).or_insert(*self);
-        self.differs_from(first, text)
     }
 
-    /// Checks that another entry of the same tenant gives it the same rules.
-    fn differs_from(&self, first: Self, name: &str) -> Option<ProblemDraft> {
-        let value = |check: &Self, key| check.entry.key(key).value.clone();
-        let mut common = OF_TENANT.into_iter();
-        let key = common.find(|key| value(self, key) != value(&first, key))?;
-        let message = format!(
-            "differs from tenants.api_keys[{}].{key} of tenant `{name}`",
-            first.at
-        );
-        let expected = "the same for every key of one tenant";
-        Some(self.problem(key, message, expected).in_context())
-    }
-
-    fn key(&self, keys: &mut HashMap<KeyDigest, usize>) -> Option<ProblemDraft> {
+    /// `None`: the walk has found a problem in the key already.
+    fn digest(&self) -> Result<Option<KeyDigest>, Box<ProblemDraft>> {
         const EITHER: &str = "either `key` or `key_sha256`";
+        const HEX: &str = "the 64 hexadecimal digits that `printf %s KEY | sha256sum` prints";
+        const SET: &str = "the digest of a key: was the key's variable set?";
+        const SENDABLE: &str = "visible ASCII characters without spaces, at least one";
+        let wrong = |key: &str, message: &str, expected: &str| {
+            Err(Box::new(self.problem(key, message, expected)))
+        };
         let (plain, hashed) = (self.entry.key("key"), self.entry.key("key_sha256"));
         if plain.failed || hashed.failed {
-            return None;
+            return Ok(None);
         }
-        let (name, digest) = match (plain.secret(), hashed.secret()) {
-            (None, None) => return Some(self.problem("key", "missing", EITHER)),
+        match (plain.secret(), hashed.secret()) {
+            (None, None) => wrong("key", "missing", EITHER),
             (Some(_), Some(_)) => {
-                let message = "set beside `key`";
-                return Some(self.problem("key_sha256", message, EITHER).in_context());
+                let draft = self.problem("key_sha256", "set beside `key`", EITHER);
+                Err(Box::new(draft.in_context()))
             }
             (Some(key), None) if !is_sendable(key.expose()) => {
-                let expected = "visible ASCII characters without spaces, at least one";
-                return Some(self.problem("key", "cannot be sent in a header", expected));
+                wrong("key", "cannot be sent in a header", SENDABLE)
             }
-            (Some(key), None) => ("key", KeyDigest::of(key.expose().as_bytes())),
+            (Some(key), None) => Ok(Some(KeyDigest::of(key.expose().as_bytes()))),
             (None, Some(text)) => match KeyDigest::from_hex(text.expose()) {
-                Ok(digest) if !digest.is_of_nothing() => ("key_sha256", digest),
-                Ok(_) => {
-                    let expected = "the digest of a key: was the key's variable set?";
-                    let message = "the SHA-256 of an empty text";
-                    return Some(self.problem("key_sha256", message, expected));
+                Ok(digest) if digest.is_of_nothing() => {
+                    wrong("key_sha256", "the SHA-256 of an empty text", SET)
                 }
-                Err(_) => {
-                    let expected =
-                        "the 64 hexadecimal digits that `printf %s KEY | sha256sum` prints";
-                    return Some(self.problem("key_sha256", "no SHA-256", expected));
-                }
+                Ok(digest) => Ok(Some(digest)),
+                Err(_) => wrong("key_sha256", "no SHA-256", HEX),
             },
-        };
-        let first = *keys.entry(digest).or_insert(self.at);
-        (first != self.at).then(|| {
-            let message = format!("the key of tenants.api_keys[{first}] too");
-            self.problem(name, message, "a key of its own").in_context()
-        })
+        }
     }
 
     fn models(&self) -> Option<ProblemDraft> {

@@ -28,7 +28,8 @@ impl Control for LiveConfig {
             .copy_discovered(state.sources.members());
         sources.members_mut().copy_shared(state.sources.members());
         sources.members_mut().copy_leases(state.sources.members());
-        let settings = sources.settings();
+        // A key that was revoked since stays revoked.
+        let settings = sources.settings_with_keys();
         let reloaded = self.take(state, sources, settings, "admin");
         if reloaded.applied {
             self.save_members(state);

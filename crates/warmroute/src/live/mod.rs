@@ -129,7 +129,7 @@ impl LiveConfig {
         let mut history = ConfigHistory::default();
         #[cfg(feature = "nats")]
         let sources = parts.shared.restore(sources);
-        history.applied(parts.clock.wall(), "start", Vec::new(), sources.clone());
+        history.applied(parts.clock.wall(), "start", Vec::new(), sources.without_keys());
         Arc::new(Self {
             parts,
             current: Mutex::new(Arc::clone(&settings)),
@@ -162,7 +162,7 @@ impl LiveConfig {
     pub(crate) fn reload_because(&self, why: &'static str, dry_run: bool) -> ReloadOutcome {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
-        let settings = sources.reread().and_then(|()| sources.settings());
+        let settings = sources.reread().and_then(|()| sources.settings_with_keys());
         if dry_run {
             return self.preview(settings);
         }
@@ -297,7 +297,7 @@ impl LiveConfig {
         self.reloads.get_or_create(&APPLIED).inc();
         state
             .history
-            .applied(at, why, changed.clone(), sources.clone());
+            .applied(at, why, changed.clone(), sources.without_keys());
         *self.current.lock() = Arc::new(new);
         state.sources = sources;
         ReloadOutcome {

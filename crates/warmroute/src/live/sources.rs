@@ -3,6 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use config::{Override, Problem, Settings};
+use tenants::ListedKeys;
 
 use super::{members::MemberTable, state_file};
 use crate::settings::{self, SettingsInput};
@@ -17,6 +18,8 @@ pub(crate) struct SourceTexts {
     flags: Arc<Vec<Override>>,
     /// Shared with the history, which stores many of them.
     members: Arc<MemberTable>,
+    /// The keys of the file that the settings name.
+    keys: ListedKeys,
 }
 
 impl SourceTexts {
@@ -33,6 +36,7 @@ impl SourceTexts {
             env,
             flags,
             members: Arc::default(),
+            keys: ListedKeys::default(),
         };
         sources.reread()?;
         Ok(sources)
@@ -81,19 +85,50 @@ impl SourceTexts {
         self.text.as_deref()
     }
 
+    /// Returns the sources without the keys of the file, for the history: it is read again when they
+    /// are applied.
+    pub(super) fn without_keys(&self) -> Self {
+        Self {
+            keys: ListedKeys::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Reads the file of keys again, and returns the settings.
+    pub(crate) fn settings_with_keys(&mut self) -> Result<Settings, Vec<Problem>> {
+        let mut settings = self.settings()?;
+        let tenants = &mut settings.tenants;
+        let listed = match &tenants.keys_file {
+            Some(path) => {
+                let name = path.display().to_string();
+                let text = settings::read(path, &name)?;
+                ListedKeys::new(config::keys_file(&text, &name, &tenants.api_keys)?)
+            }
+            None => ListedKeys::default(),
+        };
+        // An unchanged file leaves what is known, so that copies stay one list.
+        if listed != self.keys {
+            self.keys = listed;
+        }
+        tenants.listed = self.keys.clone();
+        Ok(settings)
+    }
+
     /// Returns the settings that the sources make together.
     pub(crate) fn settings(&self) -> Result<Settings, Vec<Problem>> {
         let name = self.path.as_ref().map_or_else(
             || "configuration".to_owned(),
             |path| path.display().to_string(),
         );
-        settings::check(&SettingsInput {
+        let mut settings = settings::check(&SettingsInput {
             name: &name,
             text: self.text.as_deref(),
             env: &self.env,
             overrides: &self.flags,
             left_out: &self.members.left_out(),
             more_workers: &self.members.more_workers(),
-        })
+        })?;
+        settings.tenants.listed = self.keys.clone();
+        Ok(settings)
     }
 }
