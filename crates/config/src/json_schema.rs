@@ -72,6 +72,7 @@ fn kind(kind_: &ValueKind) -> Json {
         | ValueKind::Path
         | ValueKind::WorkerUrl
         | ValueKind::Listen
+        | ValueKind::AddressRange
         | ValueKind::Secret => {
             json!({"type": "string"})
         }

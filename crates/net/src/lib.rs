@@ -41,7 +41,7 @@ pub use listen::{ListenError, Listener, SharedListener, listen};
 pub use listeners::Listeners;
 pub use local_fault::LocalFault;
 pub use memory::MemoryStream;
-pub use resolver::{GRACE as NAME_GRACE, REFRESH as NAME_REFRESH};
+pub use resolver::{GRACE as NAME_GRACE, REFRESH as NAME_REFRESH, cached_addresses};
 pub use run_time::RunTime;
 pub use stall_timeout::StallTimeout;
 pub use stream::Stream;

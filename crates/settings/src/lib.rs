@@ -9,6 +9,7 @@
 //!
 //! **Invariant**: pure; a value of a section's type passed the check of its kind.
 
+mod address_range;
 mod check_url;
 mod checked_value;
 mod defaults;
@@ -29,6 +30,7 @@ mod value_error;
 mod vocabulary;
 mod words;
 
+pub use address_range::{AddressRange, AddressRangeError};
 pub use check_url::CheckUrl;
 pub use checked_value::{CheckedValue, Value};
 pub use defaults::default_of;

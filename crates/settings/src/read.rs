@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    CheckedValue, ListenSetting, RedisUrl, Secret, Setting, Value, ValueKind,
+    AddressRange, CheckedValue, ListenSetting, RedisUrl, Secret, Setting, Value, ValueKind,
     kinds::{ANY_INT, COUNT, PORT, SECONDS},
 };
 
@@ -143,6 +143,14 @@ impl Setting for ListenSetting {
 
     fn read(value: &CheckedValue) -> Option<Self> {
         value.listen_if_set().cloned()
+    }
+}
+
+impl Setting for AddressRange {
+    const KIND: ValueKind = ValueKind::AddressRange;
+
+    fn read(value: &CheckedValue) -> Option<Self> {
+        value.text()?.parse().ok()
     }
 }
 
