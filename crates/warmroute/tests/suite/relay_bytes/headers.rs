@@ -84,7 +84,10 @@ fn connection_server_and_router_headers_of_the_engine_are_not_forwarded() {
     let pair = RoutedEngine::start();
     let head = "x-engine: a\r\nX-Engine: b\r\nserver: uvicorn\r\nset-cookie: a=b\r\nx-powered-by: py\r\n\
                 x-warmroute-worker: forged\r\nx-request-id: theirs\r\nconnection: x-hop\r\nx-hop: 1\r\n\
-                keep-alive: timeout=5\r\nopenai-processing-ms: 5\r\n";
+                keep-alive: timeout=5\r\nopenai-processing-ms: 5\r\nretry-after: 7\r\n\
+                access-control-allow-origin: *\r\nlocation: http://evil.test/\r\nwww-authenticate: Basic\r\n\
+                strict-transport-security: max-age=1\r\nclear-site-data: *\r\nalt-svc: h3\r\nlink: <a>\r\n\
+                content-security-policy: none\r\nx-accel-redirect: /etc/passwd\r\nserver-timing: db\r\n";
     pair.engine
         .once(ScriptedReply::whole(json_reply("200 OK", head, "{}")));
     let reply = posted(&pair, &[("x-request-id", "ours")]);
@@ -123,6 +126,7 @@ fn custom_headers_are_forwarded_in_order_byte_for_byte() {
     let value = (byte.clone(), prop::collection::vec(inner, 0..30), byte)
         .prop_map(|(a, b, c)| [&[a], &*b, &[c]].concat());
     let fields = prop::collection::vec(("x-[a-z]{1,2}(-[A-Z0-9_]{1,4})?", value), 0..20);
+    assert_eq!(values("retry-after"), ["7"]);
     let config = ProptestConfig {
         cases: 40,
         failure_persistence: None,
@@ -134,6 +138,16 @@ fn custom_headers_are_forwarded_in_order_byte_for_byte() {
             "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n",
             body.len()
         )
+        "access-control-allow-origin",
+        "location",
+        "www-authenticate",
+        "strict-transport-security",
+        "clear-site-data",
+        "alt-svc",
+        "link",
+        "content-security-policy",
+        "x-accel-redirect",
+        "server-timing",
         .into_bytes();
         for (name, value) in &fields {
             head.extend([name.as_bytes(), b": ", value, b"\r\n"].concat());
