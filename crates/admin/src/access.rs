@@ -9,6 +9,7 @@ use axum::{
     response::Response,
 };
 use dialect::{ApiError, ErrorCode};
+use net::server;
 use sha2::{Digest, Sha256};
 
 use crate::response;
@@ -67,7 +68,7 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
     if access.loopback
         && !headers
             .get(header::HOST)
-            .is_none_or(|host| is_here(host.as_bytes()))
+            .is_none_or(|host| server::is_here(host.as_bytes()))
     {
         return Err(ApiError::new(
             ErrorCode::DestinationForbidden,
@@ -100,40 +101,13 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
 /// Checks that a browser's call comes from a page of this listener. Browsers name the page: without
 /// a token, a page of another site could drain the router through its visitor's browser.
 fn is_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(origin) = headers.get(header::ORIGIN) else {
-        return Ok(());
-    };
-    let page = origin
-        .to_str()
-        .ok()
-        .and_then(|origin| origin.split_once("://"))
-        .map(|(_, host)| host.as_bytes());
-    if page.is_some() && page == headers.get(header::HOST).map(|host| host.as_bytes()) {
+    if server::foreign_origin(headers).is_none() {
         return Ok(());
     }
     Err(ApiError::new(
         ErrorCode::DestinationForbidden,
         "the Origin header names another site: call without one, or set admin.token_file and send the token",
     ))
-}
-
-/// Returns whether a `Host` is this machine by name or an address: a name in another party's DNS is
-/// neither.
-fn is_here(host: &[u8]) -> bool {
-    let Ok(host) = std::str::from_utf8(host) else {
-        return false;
-    };
-    if host.parse::<std::net::SocketAddr>().is_ok() {
-        return true;
-    }
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name.eq_ignore_ascii_case("localhost")
-        || host.parse::<std::net::IpAddr>().is_ok()
-        || host
-            .trim_matches(['[', ']'])
-            .parse::<std::net::IpAddr>()
-            .is_ok()
-        || name.parse::<std::net::IpAddr>().is_ok()
 }
 
 #[cfg(test)]

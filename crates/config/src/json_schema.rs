@@ -73,6 +73,7 @@ fn kind(kind_: &ValueKind) -> Json {
         | ValueKind::WorkerUrl
         | ValueKind::Listen
         | ValueKind::AddressRange
+        | ValueKind::WebOrigin
         | ValueKind::Secret => {
             json!({"type": "string"})
         }

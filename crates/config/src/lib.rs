@@ -44,7 +44,7 @@ pub use schema::{ROOT, TOP_ALIASES};
 pub use sections::*;
 pub use settings::{
     AddressRange, AddressRangeError, CheckUrl, ListenSetting, ListenSettingError, RedisAddress,
-    RedisUrl, RedisUrlError, Secret, duration, nearest,
+    RedisUrl, RedisUrlError, Secret, WebOrigin, WebOriginError, duration, nearest,
 };
 pub use starter::starter;
 pub use yaml::{MAX_TEXT_BYTES, parse as parse_yaml};

@@ -28,6 +28,7 @@ mod section;
 mod tree;
 mod value_error;
 mod vocabulary;
+mod web_origin;
 mod words;
 
 pub use address_range::{AddressRange, AddressRangeError};
@@ -46,4 +47,5 @@ pub use secret::Secret;
 pub use section::{Section, Setting, default_value, defaults};
 pub use tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin, shown_text};
 pub use value_error::ValueError;
+pub use web_origin::{WebOrigin, WebOriginError};
 pub use words::{Availability, WordChoice, word, word_later, word_or};

@@ -10,6 +10,7 @@ use std::{
 
 use crate::{
     AddressRange, CheckedValue, ListenSetting, RedisUrl, Secret, Setting, Value, ValueKind,
+    WebOrigin,
     kinds::{ANY_INT, COUNT, PORT, SECONDS},
 };
 
@@ -148,6 +149,14 @@ impl Setting for ListenSetting {
 
 impl Setting for AddressRange {
     const KIND: ValueKind = ValueKind::AddressRange;
+
+    fn read(value: &CheckedValue) -> Option<Self> {
+        value.text()?.parse().ok()
+    }
+}
+
+impl Setting for WebOrigin {
+    const KIND: ValueKind = ValueKind::WebOrigin;
 
     fn read(value: &CheckedValue) -> Option<Self> {
         value.text()?.parse().ok()

@@ -15,6 +15,7 @@ use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, header
 
 use super::{
     body_budget::{BodyBudget, BodyLimits, BufferedBody},
+    origin,
     overrides::{self, HeaderOverrides, printable},
 };
 use crate::{
@@ -88,6 +89,13 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
                 route.path, parts.method, route.method
             ),
         )),
+        RouteMatch::Nothing if !is_of_resources(&parts.method) => Err(ApiError::new(
+            ErrorCode::MethodNotAllowed,
+            format!(
+                "the method {} is not served here",
+                printable(parts.method.as_str())
+            ),
+        )),
         RouteMatch::Nothing => Err(ApiError::new(
             ErrorCode::UnknownRoute,
             format!(
@@ -96,6 +104,21 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
             ),
         )),
     }
+}
+
+/// Returns whether a method is one for resources of a server: not a proxy's (CONNECT), TRACE, or an
+/// unknown one.
+fn is_of_resources(method: &Method) -> bool {
+    [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+    ]
+    .contains(method)
 }
 
 /// Returns the methods of an existing path, for the `Allow` header of a 405.
@@ -159,6 +182,10 @@ impl Admission {
         } = arrival;
         head_fits(&parts, self.server.max_head_bytes)?;
         host_is_plain(&parts.headers, &parts.uri)?;
+        if route.scope != Scope::Public && !self.keys.required() {
+            origin::check_page(&self.server, &parts.headers, peer, route.body)?;
+        }
+        origin::remove_untrusted_forwarding(&self.server, &mut parts.headers, peer);
         match route.scope {
             Scope::Public => {}
             Scope::Inference => self.keys.check(PresentedKey::of(&parts.headers))?,
@@ -346,14 +373,13 @@ fn host_is_plain(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
 }
 
 fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
-    match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
-            Err(ApiError::new(
-                ErrorCode::UnsupportedEncoding,
-                "the body is content-encoded: send it as it is (Content-Encoding: identity)",
-            ))
-        }
-        _ => Ok(()),
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    match encodings.find(|it| !it.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        Some(_) => Err(ApiError::new(
+            ErrorCode::UnsupportedEncoding,
+            "the body is content-encoded: send it as it is (Content-Encoding: identity)",
+        )),
+        None => Ok(()),
     }
 }
 
