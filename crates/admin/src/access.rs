@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, Method, StatusCode, header},
     middleware::Next,
     response::Response,
 };
@@ -51,9 +51,47 @@ pub(crate) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    match allowed(&access, request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(error) => refused(&error, &request),
+    if let Err(error) = allowed(&access, request.headers()) {
+        return refused(&error, &request);
+    }
+    let change = ChangeCall::of(&access, &request);
+    let response = next.run(request).await;
+    if let Some(change) = change {
+        change.log(response.status());
+    }
+    response
+}
+
+/// A call that may change the running router, for the audit trail in the log.
+struct ChangeCall {
+    action: String,
+    caller: &'static str,
+}
+
+impl ChangeCall {
+    /// Returns the call if it is one; queries of the Conductor API are sent by POST, too.
+    fn of(access: &Access, request: &Request) -> Option<Self> {
+        let path = request.uri().path();
+        let changes = path.starts_with("/admin/") || path.ends_with("register");
+        let reads = [Method::GET, Method::HEAD, Method::OPTIONS];
+        (changes && !reads.contains(request.method())).then(|| Self {
+            action: format!("{} {path}", request.method()),
+            caller: match access.token {
+                Some(_) => "admin token",
+                None => "this machine",
+            },
+        })
+    }
+
+    fn log(&self, status: StatusCode) {
+        let Self { action, caller } = self;
+        tracing::info!(
+            target: "warmroute::audit",
+            action,
+            caller,
+            status = status.as_u16(),
+            "operator call"
+        );
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod control;
 mod discovered;
+mod entry_reach;
 mod file_watch;
 mod history;
 mod members;
