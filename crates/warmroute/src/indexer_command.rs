@@ -62,6 +62,7 @@ pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
     };
     logging::start(&settings.logging);
     limits::raise_open_files(settings.server.max_connections);
+    limits::forbid_core_files();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -120,8 +121,8 @@ async fn until_signal(
     let stops = StopSignals::catch();
     let listener =
         net::listen(&from_settings::address(&settings.admin.listen).chosen_by("--listen")).await?;
-    announce(&listener.address().to_string(), print_ready);
     let listener = encryption::encrypted(listener, tls.as_ref());
+    announce(&listener.address().to_string(), print_ready);
     let scheme = settings.kv_events.hash_scheme();
     let indexer = Indexer::start(IndexerParts {
         index: Arc::new(KvIndex::new(IndexSettings {
