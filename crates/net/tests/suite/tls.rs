@@ -189,6 +189,7 @@ async fn client(
 }
 
 #[tokio::test]
+#[contract("S16")]
 async fn a_client_needs_a_certificate_of_the_right_authority() {
     let (folder, own, strange) = (
         tempfile::tempdir().unwrap(),
