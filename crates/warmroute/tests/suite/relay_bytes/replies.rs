@@ -227,9 +227,9 @@ fn an_encoded_reply_passes_undecoded() {
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n",
         bomb.len()
     );
+    let mut client = pair.client();
     pair.engine
         .once(ScriptedReply::whole([head.as_bytes(), &bomb].concat()));
-    let mut client = pair.client();
     client.send("POST", CHAT, &[], chat("m", "hi", 1).to_string().as_bytes());
     let reply = client.reply();
     assert_eq!((reply.status, reply.clean), (200, true));
