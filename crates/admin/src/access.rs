@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, Method, StatusCode, header},
     middleware::Next,
     response::Response,
 };
 use dialect::{ApiError, ErrorCode};
+use net::server;
 use sha2::{Digest, Sha256};
 
 use crate::response;
@@ -53,9 +54,47 @@ pub(crate) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    match allowed(&access, request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(error) => refused(&error, &request),
+    if let Err(error) = allowed(&access, request.headers()) {
+        return refused(&error, &request);
+    }
+    let change = ChangeCall::of(&access, &request);
+    let response = next.run(request).await;
+    if let Some(change) = change {
+        change.log(response.status());
+    }
+    response
+}
+
+/// A call that may change the running router, for the audit trail in the log.
+struct ChangeCall {
+    action: String,
+    caller: &'static str,
+}
+
+impl ChangeCall {
+    /// Returns the call if it is one; queries of the Conductor API are sent by POST, too.
+    fn of(access: &Access, request: &Request) -> Option<Self> {
+        let path = request.uri().path();
+        let changes = path.starts_with("/admin/") || path.ends_with("register");
+        let reads = [Method::GET, Method::HEAD, Method::OPTIONS];
+        (changes && !reads.contains(request.method())).then(|| Self {
+            action: format!("{} {path}", request.method()),
+            caller: match access.token {
+                Some(_) => "admin token",
+                None => "this machine",
+            },
+        })
+    }
+
+    fn log(&self, status: StatusCode) {
+        let Self { action, caller } = self;
+        tracing::info!(
+            target: "warmroute::audit",
+            action,
+            caller,
+            status = status.as_u16(),
+            "operator call"
+        );
     }
 }
 
@@ -70,7 +109,7 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
     if access.loopback
         && !headers
             .get(header::HOST)
-            .is_none_or(|host| is_here(host.as_bytes()))
+            .is_none_or(|host| server::is_here(host.as_bytes()))
     {
         return Err(ApiError::new(
             ErrorCode::DestinationForbidden,
@@ -111,40 +150,13 @@ fn bearer_key(value: &[u8]) -> Option<&[u8]> {
 /// Checks that a browser's call comes from a page of this listener. Browsers name the page: without
 /// a token, a page of another site could drain the router through its visitor's browser.
 fn is_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(origin) = headers.get(header::ORIGIN) else {
-        return Ok(());
-    };
-    let page = origin
-        .to_str()
-        .ok()
-        .and_then(|origin| origin.split_once("://"))
-        .map(|(_, host)| host.as_bytes());
-    if page.is_some() && page == headers.get(header::HOST).map(|host| host.as_bytes()) {
+    if server::foreign_origin(headers).is_none() {
         return Ok(());
     }
     Err(ApiError::new(
         ErrorCode::DestinationForbidden,
         "the Origin header names another site: call without one, or set admin.token_file and send the token",
     ))
-}
-
-/// Returns whether a `Host` is this machine by name or an address: a name in another party's DNS is
-/// neither.
-fn is_here(host: &[u8]) -> bool {
-    let Ok(host) = std::str::from_utf8(host) else {
-        return false;
-    };
-    if host.parse::<std::net::SocketAddr>().is_ok() {
-        return true;
-    }
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name.eq_ignore_ascii_case("localhost")
-        || host.parse::<std::net::IpAddr>().is_ok()
-        || host
-            .trim_matches(['[', ']'])
-            .parse::<std::net::IpAddr>()
-            .is_ok()
-        || name.parse::<std::net::IpAddr>().is_ok()
 }
 
 #[cfg(test)]

@@ -72,6 +72,8 @@ fn kind(kind_: &ValueKind) -> Json {
         | ValueKind::Path
         | ValueKind::WorkerUrl
         | ValueKind::Listen
+        | ValueKind::AddressRange
+        | ValueKind::WebOrigin
         | ValueKind::Secret => {
             json!({"type": "string"})
         }

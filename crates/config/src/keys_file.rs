@@ -70,7 +70,8 @@ struct KeysReader<'a> {
 impl<'a> KeysReader<'a> {
     fn new(beside: &'a [TenantEntry]) -> Self {
         let numbered = || beside.iter().enumerate();
-        let digest = |entry: &TenantEntry| KeyDigest::from_hex(entry.key_sha256.as_ref()?.expose()).ok();
+        let digest =
+            |entry: &TenantEntry| KeyDigest::from_hex(entry.key_sha256.as_ref()?.expose()).ok();
         let keys = numbered().filter_map(|(at, entry)| {
             let place = format!("tenants.api_keys[{at}]");
             Some((digest(entry)?, place))
@@ -119,14 +120,23 @@ impl<'a> KeysReader<'a> {
         }
         let (entry, digest) = checked(place, &tree)?;
         if let Some(other) = self.keys.insert(digest, place.to_owned()) {
-            return Err(problem(&format!("the key of {other} too"), "a key of its own"));
+            return Err(problem(
+                &format!("the key of {other} too"),
+                "a key of its own",
+            ));
         }
-        let first = self.names.get(&entry.name).map(|at| match at.checked_sub(self.beside.len()) {
-            Some(own) => &self.entries[own],
-            None => &self.beside[*at],
-        });
+        let first = self
+            .names
+            .get(&entry.name)
+            .map(|at| match at.checked_sub(self.beside.len()) {
+                Some(own) => &self.entries[own],
+                None => &self.beside[*at],
+            });
         if first.is_some_and(|first| !first.has_rules_of(&entry)) {
-            let message = format!("another entry gives the tenant `{}` other rules", entry.name);
+            let message = format!(
+                "another entry gives the tenant `{}` other rules",
+                entry.name
+            );
             return Err(problem(&message, "the same for every key of one tenant"));
         }
         Ok(entry)

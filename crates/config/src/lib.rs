@@ -45,8 +45,8 @@ pub use reload::ConfigChanges;
 pub use schema::{ROOT, TOP_ALIASES};
 pub use sections::*;
 pub use settings::{
-    CheckUrl, ListenSetting, ListenSettingError, RedisAddress, RedisUrl, RedisUrlError, Secret,
-    duration, nearest,
+    AddressRange, AddressRangeError, CheckUrl, ListenSetting, ListenSettingError, RedisAddress,
+    RedisUrl, RedisUrlError, Secret, WebOrigin, WebOriginError, duration, nearest,
 };
 pub use starter::starter;
 pub use yaml::{MAX_TEXT_BYTES, parse as parse_yaml};

@@ -37,7 +37,7 @@ pub use cache::{BackgroundRefresh, CacheSection, ModelAggregationSection};
 pub use cache_tiers::{CacheL1, CacheL2, L1Kind, L2Kind, S3Credentials};
 pub use compat::{CompatHeaders, CompatMetrics, CompatSection};
 pub use disaggregation::{Connector, DisaggregationMode, DisaggregationSection, PrefillFallback};
-pub use discovery::{DiscoverySection, DnsName};
+pub use discovery::{DiscoverySection, DnsName, DnsScheme};
 pub use health::{CircuitBreakerSection, HealthChecksSection};
 pub use hooks::{HookEntry, HookErrorAction, HookRejection};
 pub use kv_cache_index::{IndexBackend, KvCacheIndexSection, PrefixEventSource};

@@ -235,6 +235,8 @@ impl<'de> Visitor<'de> for RawVisitor {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
 
     fn only_problem(text: &str) -> ProblemDraft {
@@ -280,6 +282,7 @@ mod tests {
     }
 
     #[test]
+    #[contract("S67")]
     fn tabs_second_documents_unknown_anchors_and_open_quotes_are_rejected_with_a_line() {
         for (text, line) in [
             ("a: 1\n\tb: 2\n", 2),
@@ -305,6 +308,7 @@ mod tests {
     }
 
     #[test]
+    #[contract("S67")]
     fn alias_bombs_deep_nesting_and_long_texts_are_rejected() {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..30 {

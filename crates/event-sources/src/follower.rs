@@ -166,7 +166,7 @@ impl ZmqFollower {
 
     fn live(&mut self, event: SubEvent) {
         match event {
-            SubEvent::Connected { peer } => {
+            SubEvent::Connected { peer, .. } => {
                 self.peer = Some(peer);
                 self.stream.connected();
             }
@@ -243,7 +243,10 @@ mod tests {
         spec.bind = true;
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
         let mut follower = ZmqFollower::new(spec, index, Clock::system(), StatusSender::default());
-        follower.live(SubEvent::Connected { peer: 1 });
+        follower.live(SubEvent::Connected {
+            peer: 1,
+            address: None,
+        });
         // A message has more than one frame.
         let garbage = || SubEvent::Message {
             peer: 1,
@@ -253,7 +256,10 @@ mod tests {
             follower.live(garbage());
         }
         assert!(!follower.stream.driver.is_quarantined());
-        let mut behind = vec![SubEvent::Connected { peer: 2 }];
+        let mut behind = vec![SubEvent::Connected {
+            peer: 2,
+            address: None,
+        }];
         follower.burst(garbage(), || behind.pop());
         assert!(follower.stream.driver.is_quarantined());
         assert_eq!(behind.len(), 1, "the burst stops at the quarantine");

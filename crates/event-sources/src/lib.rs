@@ -64,4 +64,4 @@ pub use sse::{
 };
 pub use tier_moves::TierMoves;
 pub use zmq_source::{EventDefaults, SourceSettings, SourceSpec, ZmqSource};
-pub use zmtp::{Endpoint, EndpointError};
+pub use zmtp::{Endpoint, EndpointError, PeerFilter};

@@ -4,6 +4,7 @@
 mod find;
 mod followed;
 mod open;
+mod peers;
 mod settings;
 mod stream_spec;
 

@@ -13,7 +13,7 @@ use crate::{
     artefacts::ArtefactStore,
     probe::{
         self, CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, ProbeError,
-        model_list::ModelList,
+        event_endpoints, model_list::ModelList,
     },
     streams::StreamSearch,
     supervisor_config::SupervisorConfig,
@@ -139,7 +139,7 @@ impl WorkerChecker {
         let search = StreamSearch {
             settings: &self.config.streams,
             announced: facts.announced(),
-            host: self.config.client.url().host().unwrap_or("127.0.0.1"),
+            host: event_endpoints::host_of(self.config.client.url()),
             ranks,
             connect_timeout: self.config.connect_timeout,
         };

@@ -154,6 +154,8 @@ fn shown(id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
 
     #[test]
@@ -176,6 +178,7 @@ mod tests {
     }
 
     #[test]
+    #[contract("S69")]
     fn the_name_of_a_missing_model_cannot_break_a_log_line() {
         let error = model_not_found(&format!("a\n{}", "b".repeat(1000)));
         assert_eq!(error.code, ErrorCode::ModelNotFound);

@@ -119,6 +119,7 @@ mod tests {
     }
 
     #[test]
+    #[contract("S66")]
     fn a_star_matches_any_text_at_any_position() {
         for (pattern, name, fits) in [
             ("*", "", true),

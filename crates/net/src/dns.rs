@@ -222,7 +222,11 @@ fn record(answer: &[u8], data: usize, bytes: &[u8], kind: u16) -> Option<DnsReco
             let port = u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?]);
             let (host, _) = name(answer, data + 6)?;
             // A root name as target means "not available here".
-            (!host.is_empty() && port != 0).then_some(DnsRecord::Service { host, port })
+            // Other characters could make a path or another host of a URL.
+            let is_name =
+                |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+            (!host.is_empty() && host.bytes().all(is_name) && port != 0)
+                .then_some(DnsRecord::Service { host, port })
         }
     }
 }

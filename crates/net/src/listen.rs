@@ -4,9 +4,13 @@
 //! that a process serves is in use. A listener removes its own file when it is dropped.
 
 use std::{
+    fs::Permissions,
     future::poll_fn,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -236,6 +240,9 @@ async fn bind_unix(path: &Path) -> io::Result<ListeningSocket> {
         }
         bound => bound?,
     };
+    // Whatever the umask is, a listener without a key is not everyone's on this machine.
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    std::fs::set_permissions(path, Permissions::from_mode(mode & 0o770))?;
     Ok(ListeningSocket::Unix(listener, SocketFile::new(path)))
 }
 

@@ -60,6 +60,15 @@ pub(crate) async fn resolve(host: &str) -> io::Result<Addresses> {
     SYSTEM.resolve(host).await
 }
 
+/// Returns the addresses of `host` that connections use now, without a query: none if it is no
+/// address and was never resolved.
+pub fn cached_addresses(host: &str) -> Addresses {
+    match host.parse::<IpAddr>() {
+        Ok(address) => Arc::new([address]),
+        Err(_) => SYSTEM.cached(host),
+    }
+}
+
 /// Marks the addresses of `host` as stale: none of them was reachable, so they may have changed.
 pub(crate) fn mark_stale(host: &str) {
     if host.parse::<IpAddr>().is_err() {
@@ -179,6 +188,15 @@ impl NameCache {
             (None, Some(reason), None) => Ok(Err(reason)),
             (None, None, None) => Ok(Err("it is not asked for".into())),
         }
+    }
+
+    fn cached(&self, name: &str) -> Addresses {
+        let now = self.clock.now();
+        let names = self.names.lock();
+        let known = names.get(name);
+        known
+            .and_then(|known| known.answered_within(REFRESH + GRACE, now))
+            .unwrap_or_default()
     }
 
     /// Marks a name for a new query at its next use, unless its answer is fresh.

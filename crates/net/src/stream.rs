@@ -5,8 +5,10 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
@@ -31,6 +33,24 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// Lets the system find out that a peer is gone without a word: after 30 s of silence it is
+    /// asked every 10 s, and the connection ends after three questions without an answer.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses the option.
+    pub fn keep_alive(&self) -> io::Result<()> {
+        let Self::Tcp(stream) = self else {
+            // Other streams end with their peer's process, or keep the connection beneath alive.
+            return Ok(());
+        };
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, Duration::from_secs(30))?;
+        sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
+        sockopt::set_tcp_keepcnt(stream, 3)?;
+        Ok(())
+    }
+
     /// Returns the peer's address; `None` for a unix socket or a connection that is already closed.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match self {

@@ -10,7 +10,7 @@
 
 use std::{
     fmt,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
     str::FromStr,
 };
@@ -156,6 +156,17 @@ impl WorkerUrl {
             Address::Tcp { host, .. } => Some(host),
             Address::Unix(_) => None,
         }
+    }
+
+    /// Returns whether the worker is on this machine by its spelling: a unix socket, `localhost` or
+    /// a loopback address. No name is resolved.
+    pub fn is_loopback(&self) -> bool {
+        self.host().is_none_or(|host| {
+            host.eq_ignore_ascii_case("localhost")
+                || host
+                    .parse()
+                    .is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback())
+        })
     }
 
     /// Returns the display form for messages: `host:port`, or `unix:/path`.

@@ -4,7 +4,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{
         AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION, SERVER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+        PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
     },
 };
 
@@ -81,31 +81,69 @@ fn alias_of(name: &HeaderName) -> Option<HeaderName> {
         .flatten()
 }
 
-/// Fields in which proxies report the origin of a request.
-fn is_of_proxies(name: &HeaderName) -> bool {
-    name.as_str().starts_with("x-forwarded-") || name.as_str() == "x-real-ip"
+/// Returns whether proxies report the origin of a request in this field.
+pub fn is_of_proxies(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("x-forwarded-") || name == "x-real-ip" || name == "forwarded"
 }
 
-/// Builds the head of the client's reply: the worker's fields, except those of its connection and
-/// its internals. The length is not copied: it means nothing where the worker uses chunked framing,
-/// and would frame this reply.
+/// Fields of a reply that describe its content and how long it is valid.
+const REPLY_FIELDS: [&str; 17] = [
+    "accept-ranges",
+    "age",
+    "allow",
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-range",
+    "content-type",
+    "date",
+    "etag",
+    "expires",
+    "last-modified",
+    "pragma",
+    "request-id",
+    "retry-after",
+    "vary",
+];
+
+/// Beginnings of the names of fields that APIs and engines define.
+const REPLY_PREFIXES: [&str; 5] = [
+    "x-",
+    "openai-",
+    "anthropic-",
+    "ratelimit-",
+    "sec-websocket-",
+];
+
+/// Beginnings of fields that a proxy in front would obey, for example by sending a file of its own.
+const PROXY_COMMANDS: [&str; 5] = [
+    "x-powered-by",
+    "x-accel-",
+    "x-sendfile",
+    "x-lighttpd-",
+    "x-reproxy-",
+];
+
+/// Returns whether an engine may send this field to a client. Others would act in the router's
+/// name: cookies, permissions for web pages, redirects.
+fn is_of_replies(name: &str) -> bool {
+    REPLY_FIELDS.contains(&name)
+        || REPLY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            && !PROXY_COMMANDS.iter().any(|prefix| name.starts_with(prefix))
+            && name != REQUEST_ID
+            && !name.starts_with(OURS)
+}
+
+/// Builds the head of the client's reply: those of the worker's fields that replies have. The length
+/// is not copied: it means nothing where the worker uses chunked framing, and would frame this
+/// reply.
 pub fn reply_head(worker: &HeaderMap) -> HeaderMap {
     let named = named_by_connection(worker);
     let mut out = HeaderMap::with_capacity(worker.len() + 6);
     for (name, value) in worker {
-        let stays = HOP_BY_HOP.contains(name)
-            || [
-                CONTENT_LENGTH,
-                SERVER,
-                SET_COOKIE,
-                UPGRADE,
-                HeaderName::from_static("x-powered-by"),
-            ]
-            .contains(name)
-            || name.as_str() == REQUEST_ID
-            || name.as_str().starts_with(OURS)
-            || named.contains(name);
-        if !stays {
+        if is_of_replies(name.as_str()) && !HOP_BY_HOP.contains(name) && !named.contains(name) {
             out.append(name, value.clone());
         }
     }

@@ -43,6 +43,8 @@ impl ValueKind {
             Self::Listen => {
                 "an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/warmroute.sock".into()
             }
+            Self::WebOrigin => "an origin such as https://app.example:8443, or *".into(),
+            Self::AddressRange => "an address or a range such as 10.0.0.0/8".into(),
             Self::RedisUrl => {
                 "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or \
                  redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT],.../NAME[/DATABASE]; rediss if encrypted"

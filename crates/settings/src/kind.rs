@@ -55,6 +55,10 @@ pub enum ValueKind {
     WorkerUrl,
     /// An address to listen on.
     Listen,
+    /// An IP address, or a range of them.
+    AddressRange,
+    /// The origin of web pages.
+    WebOrigin,
     /// A text that is never shown.
     Secret,
     /// Where a Redis server is; shown without its user and password.

@@ -9,6 +9,7 @@
 //!
 //! **Invariant**: pure; a value of a section's type passed the check of its kind.
 
+mod address_range;
 mod check_url;
 mod checked_value;
 mod defaults;
@@ -27,8 +28,10 @@ mod section;
 mod tree;
 mod value_error;
 mod vocabulary;
+mod web_origin;
 mod words;
 
+pub use address_range::{AddressRange, AddressRangeError};
 pub use check_url::CheckUrl;
 pub use checked_value::{CheckedValue, Value};
 pub use defaults::default_of;
@@ -44,4 +47,5 @@ pub use secret::Secret;
 pub use section::{Section, Setting, default_value, defaults};
 pub use tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin, shown_text};
 pub use value_error::ValueError;
+pub use web_origin::{WebOrigin, WebOriginError};
 pub use words::{Availability, WordChoice, word, word_later, word_or};

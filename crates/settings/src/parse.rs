@@ -1,8 +1,9 @@
 //! Parses values of simple kinds from every notation.
 
 use crate::{
-    Availability, CheckUrl, ListenSetting, LocatedValue, RedisUrl, Secret, ValueKind, ValueNode,
-    WordChoice, checked_value::Value, nearest::nearest, notation, value_error::ValueError,
+    AddressRange, Availability, CheckUrl, ListenSetting, LocatedValue, RedisUrl, Secret, ValueKind,
+    ValueNode, WebOrigin, WordChoice, checked_value::Value, nearest::nearest, notation,
+    value_error::ValueError,
 };
 
 /// Reads a value whose `${NAME}` are already replaced. `written` is the value before that, for
@@ -81,6 +82,8 @@ fn plain(kind: &ValueKind, given: &LocatedValue) -> Option<Value> {
             .map(|text| Value::Secret(Secret::new(text))),
         ValueKind::RedisUrl => text?.parse::<RedisUrl>().ok().map(Value::RedisUrl),
         ValueKind::KeyPrefix { max } => line(text, |text| is_key_prefix(text, max)),
+        ValueKind::WebOrigin => line(text, |text| text.parse::<WebOrigin>().is_ok()),
+        ValueKind::AddressRange => line(text, |text| text.parse::<AddressRange>().is_ok()),
         ValueKind::Text => line(text, |_| true),
         ValueKind::Path => line(text, |text| !text.is_empty()),
         ValueKind::HeaderName => line(text, is_header_name),

@@ -9,7 +9,8 @@ use std::{
 };
 
 use crate::{
-    CheckedValue, ListenSetting, RedisUrl, Secret, Setting, Value, ValueKind,
+    AddressRange, CheckedValue, ListenSetting, RedisUrl, Secret, Setting, Value, ValueKind,
+    WebOrigin,
     kinds::{ANY_INT, COUNT, PORT, SECONDS},
 };
 
@@ -143,6 +144,22 @@ impl Setting for ListenSetting {
 
     fn read(value: &CheckedValue) -> Option<Self> {
         value.listen_if_set().cloned()
+    }
+}
+
+impl Setting for AddressRange {
+    const KIND: ValueKind = ValueKind::AddressRange;
+
+    fn read(value: &CheckedValue) -> Option<Self> {
+        value.text()?.parse().ok()
+    }
+}
+
+impl Setting for WebOrigin {
+    const KIND: ValueKind = ValueKind::WebOrigin;
+
+    fn read(value: &CheckedValue) -> Option<Self> {
+        value.text()?.parse().ok()
     }
 }
 

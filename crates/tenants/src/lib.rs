@@ -20,7 +20,8 @@ pub use digest::{KeyDigest, WrongDigest};
 pub use models::{AllowedModels, WrongPattern};
 pub use salt::SaltSecret;
 pub use section::{
-    HeaderExposure, Isolation, ListedKeys, Scope, TenantDefaults, TenantEntry, TenantsSection, expiry,
+    HeaderExposure, Isolation, ListedKeys, Scope, TenantDefaults, TenantEntry, TenantsSection,
+    expiry,
 };
 pub use state::{TenantCounts, TenantPlace};
 pub use table::{KeyTable, KeyVerdict, TenantSecrets, Tenants};

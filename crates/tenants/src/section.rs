@@ -151,7 +151,8 @@ impl TenantsSection {
     /// Returns all entries: those of the configuration, then those of the file.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = &TenantEntry> + Clone {
         let (own, listed) = (self.api_keys.as_slice(), self.listed.entries());
-        (0..own.len() + listed.len()).map(|at| own.get(at).unwrap_or_else(|| &listed[at - own.len()]))
+        (0..own.len() + listed.len())
+            .map(|at| own.get(at).unwrap_or_else(|| &listed[at - own.len()]))
     }
 
     /// Replaces every key by its digest, so that the settings hold no key.

@@ -7,13 +7,13 @@ use clap::Args;
 use config::{Override, Problem, Settings};
 use indexer::{Indexer, IndexerParts, ResidentInstances};
 use kv_index::{IndexSettings, KvIndex};
-use net::{Clock, Destinations, ListenError};
+use net::{Clock, Destinations, HttpProtocols, IdentityError, ListenError};
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    from_settings, limits, logging, output, serve, setting_flags::LoggingArgs, settings,
-    signals::StopSignals,
+    encryption, from_settings, limits, logging, output, serve, setting_flags::LoggingArgs,
+    settings, signals::StopSignals,
 };
 
 /// Default listen address: the port that Conductor's clients know.
@@ -25,8 +25,8 @@ const USUAL_PLACE: &str = "127.0.0.1:13333";
                   holds; GET /services and /global_view show all of it."
 )]
 pub(crate) struct IndexerArgs {
-    /// Configuration file (YAML), of which `admin.token_file`, `kv_events.block_hash`, `kv_events.block_hash_seed`,
-    /// `kv_events.memory_budget` and `logging` count.
+    /// Configuration file (YAML), of which `admin.token_file`, `admin.tls`, `kv_events.block_hash`,
+    /// `kv_events.block_hash_seed`, `kv_events.memory_budget` and `logging` count.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where clients connect; port 0 takes any free one. Beyond this machine a token is needed.
@@ -45,6 +45,15 @@ pub(crate) struct IndexerArgs {
     logging: LoggingArgs,
 }
 
+/// The reason why the indexer does not start.
+#[derive(Debug, thiserror::Error)]
+enum IndexerStartError {
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("admin.tls: {0}")]
+    Identity(#[from] IdentityError),
+}
+
 /// Serves until a signal.
 pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
     let (settings, token) = match checked(args) {
@@ -53,6 +62,7 @@ pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
     };
     logging::start(&settings.logging);
     limits::raise_open_files(settings.server.max_connections);
+    limits::forbid_core_files();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -105,11 +115,13 @@ async fn until_signal(
     settings: &Settings,
     token: Option<Token>,
     print_ready: bool,
-) -> Result<(), ListenError> {
+) -> Result<(), IndexerStartError> {
+    let tls = encryption::identity(settings.admin.tls.as_ref(), HttpProtocols::Http1)?;
     // Caught before anything is started: a signal during the start must not leave anything behind.
     let stops = StopSignals::catch();
     let listener =
         net::listen(&from_settings::address(&settings.admin.listen).chosen_by("--listen")).await?;
+    let listener = encryption::encrypted(listener, tls.as_ref());
     announce(&listener.address().to_string(), print_ready);
     let scheme = settings.kv_events.hash_scheme();
     let indexer = Indexer::start(IndexerParts {

@@ -36,6 +36,17 @@ pub(crate) fn raise_open_files(configured: Option<NonZeroU32>) {
     }
 }
 
+/// Keeps keys and prompts out of core files: the memory of this process is written to none.
+pub(crate) fn forbid_core_files() {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        tracing::warn!(%error, "core files could not be switched off (ulimit -c 0)");
+    }
+}
+
 /// Returns the number of client connections to accept at once: a connection costs up to two
 /// descriptors, its own and its worker's.
 pub(crate) fn max_connections() -> usize {

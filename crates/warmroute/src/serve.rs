@@ -38,6 +38,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     };
     logging::start(&settings.logging);
     limits::raise_open_files(settings.server.max_connections);
+    limits::forbid_core_files();
     warn_of_ignored_settings(&settings);
     if settings::api_key(&args.access).is_some() && settings.tenants.lists_keys() {
         tracing::warn!(

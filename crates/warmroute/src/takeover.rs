@@ -23,7 +23,10 @@ use std::{
 use bytes::Bytes;
 use config::Settings;
 use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
-use net::{Address, ListenAddr, Listener, SharedListener, TrustRoots, WorkerUrl, fetch, handover};
+use net::{
+    Address, ListenAddr, Listener, ListenerOwner, SharedListener, TrustRoots, WorkerUrl, fetch,
+    handover,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -274,6 +277,9 @@ async fn request_sockets(
 ) -> Result<bool, TakeoverError> {
     let started = tokio::time::Instant::now();
     loop {
+        if headers.contains_key(AUTHORIZATION) && !is_listener_ours(url).await? {
+            return Ok(false);
+        }
         let sent = fetch::post(
             url,
             "/admin/takeover",
@@ -304,6 +310,28 @@ async fn request_sockets(
         return Err(TakeoverError(format!(
             "the running process refused a take-over with status {status}: {why}"
         )));
+    }
+}
+
+/// Returns whether a process of this user listens at `url`; `false`: nobody does.
+///
+/// # Errors
+///
+/// It is another user's, or that is unknown: the admin token is not for it.
+async fn is_listener_ours(url: &WorkerUrl) -> Result<bool, TakeoverError> {
+    let address = url.address();
+    let owner = runtime::spawn_blocking(move || net::listener_owner(&address)).await;
+    let place = url.display_name();
+    match owner.map_err(io::Error::other).and_then(|owner| owner) {
+        Ok(ListenerOwner::ThisUser) => Ok(true),
+        Ok(ListenerOwner::Nobody) => Ok(false),
+        Ok(ListenerOwner::Other(user)) => Err(TakeoverError(format!(
+            "a process of user {user} listens at {place}: it does not get the admin token, stop it or start this one as that user"
+        ))),
+        Err(error) => Err(TakeoverError(format!(
+            "whose process listens at {place} is unknown ({error}), and the admin token is not for everyone: stop the running \
+             process, then start this one"
+        ))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Serves every peer that connects to a bound socket.
 
-use std::future::Future;
+use std::{future::Future, net::IpAddr};
 
 use net::{
     Listener, Stream,
@@ -18,6 +18,13 @@ pub(crate) struct Peer {
     /// Slot of the connection. At the limit, the peer that has been silent longest yields to a new
     /// one.
     pub(crate) slot: ConnectionSlot,
+}
+
+impl Peer {
+    /// Returns the peer's address; `None` for a unix socket.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.stream.peer_addr().map(|address| address.ip())
+    }
 }
 
 /// A running accept loop. Dropping it ends the loop and all its connections.

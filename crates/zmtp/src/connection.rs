@@ -1,6 +1,6 @@
 //! A [`ZmtpSession`] on a socket.
 
-use std::{io, pin::Pin, time::Duration};
+use std::{io, net::IpAddr, pin::Pin, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use net::{Stream, server::ConnectionSlot};
@@ -50,6 +50,11 @@ pub enum Disconnect {
     /// The peer limit was reached, and this peer had been silent longest.
     #[error("the place was given to a new peer: this one had sent nothing for the longest time")]
     Displaced,
+    /// A bound socket expects no publisher at this address.
+    #[error(
+        "a peer at {0} was refused: if it is an engine, add its address to kv_events.allowed_peers"
+    )]
+    Refused(IpAddr),
     /// Incomplete messages of all peers exceed the budget, and this peer has most of them.
     #[error("incomplete messages of all peers have too many bytes, and this peer has most of them")]
     ReceiveBudget,

@@ -3,7 +3,7 @@
 //! A connecting [`Sub`] has no queue and no task: [`Sub::next`] reads the socket itself, so that a
 //! caller that does not read slows the sender through TCP, and nothing piles up here.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use net::{Address, ListenError, listen};
@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    Disconnect, Endpoint, EndpointError, Limits,
+    Disconnect, Endpoint, EndpointError, Limits, PeerFilter,
     accept::{AcceptLoop, Peer},
     backoff,
     codec::{Incoming, SocketType},
@@ -31,6 +31,8 @@ pub enum SubEvent {
     Connected {
         /// The connection.
         peer: u64,
+        /// The publisher's address; `None` for a unix socket and for an outgoing connection.
+        address: Option<IpAddr>,
     },
     /// A message of that connection, never without frames.
     Message {
@@ -91,6 +93,16 @@ impl Sub {
         topics: &[&[u8]],
         limits: Limits,
     ) -> Result<(Self, Endpoint), ListenError> {
+        Self::bind_for(endpoint, topics, limits, PeerFilter::default()).await
+    }
+
+    /// Like [`Sub::bind`], but serves only peers that `peers` admits.
+    pub async fn bind_for(
+        endpoint: &Endpoint,
+        topics: &[&[u8]],
+        limits: Limits,
+        peers: PeerFilter,
+    ) -> Result<(Self, Endpoint), ListenError> {
         let listener = listen(&endpoint.to_listen_addr()).await?;
         let bound = Endpoint::from(listener.address().address());
         let topics = owned(topics);
@@ -102,7 +114,15 @@ impl Sub {
                 queue: events.clone(),
                 byte_permits: Arc::clone(&byte_permits),
             };
-            serve(peer, topics.clone(), limits.clone(), events)
+            let address = peer.address();
+            let (topics, limits) = (topics.clone(), limits.clone());
+            let is_admitted = peers.admits(address);
+            async move {
+                match address {
+                    Some(address) if !is_admitted => events.refuse(address).await,
+                    _ => serve(peer, topics, limits, events).await,
+                }
+            }
         });
         Ok((
             Self(SubMode::Binds(BoundSub {
@@ -167,7 +187,10 @@ impl SubDialer {
                         self.link = SubLink::Open(Box::new(connection));
                         self.since = Instant::now();
                         self.peers += 1;
-                        return SubEvent::Connected { peer: self.peers };
+                        return SubEvent::Connected {
+                            peer: self.peers,
+                            address: None,
+                        };
                     }
                     Err(reason) => {
                         self.wait(Duration::ZERO);
@@ -273,11 +296,22 @@ impl EventSender {
             .await
             .is_ok()
     }
+
+    /// Reports a peer that is not served.
+    async fn refuse(&self, address: IpAddr) {
+        let reason = Disconnect::Refused(address).to_string();
+        self.send(SubEvent::Unreachable { reason }).await;
+    }
 }
 
 /// Forwards the messages of one connected publisher.
 async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: EventSender) {
-    let number = peer.number;
+    let (number, address) = (peer.number, peer.address());
+    // A publisher that is silent for hours is normal, and one that vanished without a word would
+    // keep its stream.
+    if let Err(error) = peer.stream.keep_alive() {
+        tracing::debug!(%error, "no keep-alive on a publisher's connection");
+    }
     let mut connection = match ZmtpConnection::accept(peer, SocketType::Sub, &limits).await {
         Ok((connection, _)) => connection,
         Err(reason) => {
@@ -290,7 +324,13 @@ async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: EventSend
         }
     };
     topics.iter().for_each(|topic| connection.subscribe(topic));
-    if !events.send(SubEvent::Connected { peer: number }).await {
+    if !events
+        .send(SubEvent::Connected {
+            peer: number,
+            address,
+        })
+        .await
+    {
         return;
     }
     let Some(reason) = pass_on(number, &mut connection, &events).await else {

@@ -43,7 +43,8 @@ pub(super) fn check(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
         let mut common = OF_TENANT.into_iter();
         let other = common.find(|key| entry.key(key).value != of_first.key(key).value);
         if let Some(key) = other {
-            let message = format!("differs from tenants.api_keys[{first}].{key} of tenant `{name}`");
+            let message =
+                format!("differs from tenants.api_keys[{first}].{key} of tenant `{name}`");
             let expected = "the same for every key of one tenant";
             problems.push(check.problem(key, message, expected).in_context());
         }

@@ -35,12 +35,27 @@ settings::section! {
         host: String = "~", restart;
         /// Port of the workers. `auto`: from the SRV records of the name.
         port: Option<u16> = "auto" in ANY_PORT, restart;
+        /// Scheme of the workers' URLs. With `https` only a server with a certificate for the name
+        /// in the SRV record, or for the address, gets requests and keys, whoever answers the
+        /// lookup.
+        scheme: DnsScheme = "http", restart;
         /// Name server, as in 127.0.0.1:8600. Unset: that of the system.
         server: Option<SocketAddr> = "~", restart;
         /// Interval between lookups.
         interval: Duration = "10s", restart;
         /// Further keys for the entry of each worker found, such as `type` or `api_key`.
         worker: Map<String, Value> = "~", restart;
+    }
+}
+
+settings::words! {
+    /// `discovery.dns[].scheme`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DnsScheme {
+        /// Unencrypted.
+        Http = "http",
+        /// With TLS.
+        Https = "https",
     }
 }
 

@@ -4,7 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use kv_blocks::HashScheme;
 use routing::PredictionSection;
-use settings::kinds::{int, seconds, size};
+use settings::{
+    AddressRange,
+    kinds::{int, seconds, size},
+};
 
 settings::section! {
     /// Section `kv_events`.
@@ -34,6 +37,10 @@ settings::section! {
         max_events_per_second: u64 = "1000000" in int(1, 1_000_000_000), later;
         /// Time without a message after which a stream is reported as stale.
         stale_after: Duration = "60s", live;
+        /// Addresses besides the workers' own from which engines may connect to a bound socket
+        /// (`workers[].kv_events.bind`): those of a NAT gateway, or of pods behind a worker's
+        /// address. Each may publish for every worker of the socket.
+        allowed_peers: Vec<AddressRange> = "[]", live;
         /// Predicted cache content of workers without events, from our own decisions.
         prediction: PredictionSection, live;
     }

@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use settings::{
-    CheckedValue, ListenSetting, Setting, ValueKind,
+    AddressRange, CheckedValue, ListenSetting, Setting, ValueKind, WebOrigin,
     kinds::{ANY_PORT, AUTO, AUTO_OR_OFF, SECONDS_OR_ZERO, int, size},
     word_later,
 };
@@ -21,6 +21,12 @@ settings::section! {
         port: Option<u16> = "auto" in ANY_PORT, restart;
         /// Allow an address other than loopback without an API key (`--insecure-open`).
         insecure_open: bool = "false", restart;
+        /// Origins of web pages that may call the data listener without an API key, beside its own
+        /// (`https://app.example`); the `Host` of their requests is accepted, too. `*`: all.
+        allowed_origins: Vec<WebOrigin> = "[]", live;
+        /// Addresses of proxies whose `X-Forwarded-*`, `Forwarded` and `X-Real-IP` reach engines
+        /// and hooks. Those of other clients are removed.
+        trusted_proxies: Vec<AddressRange> = "[]", live;
         /// Further addresses of the data listener.
         also_listen: Vec<ListenSetting> = "[]", restart;
         /// Address that serves only `/livez` and `/readyz`, on a thread of its own, without TLS and

@@ -460,6 +460,7 @@ fn a_flag_with_a_wrong_value_is_a_problem_named_after_the_flag() {
 }
 
 #[test]
+#[contract("S9", "S81")]
 fn secrets_are_in_no_problem_and_in_no_output() {
     let text = "workers:\n  - {url: \"http://h:1\", api_key: \"sk-${K}\"}\n  - {url: \"http://u:hunter2@h:2\"}\n  \
                 - {url: \"http://h:3\", api_key: {a: hunter2}}\n  - {url: \"http://h:4\", apikey: hunter2}\n";

@@ -1,5 +1,6 @@
 //! Bodies that are JSON: the view agrees with a strict parser, and withstands hostile texts.
 
+use contract_id::contract;
 use dialect::{Dialect, ErrorCode, MAX_DEPTH, MAX_NODES, view};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -98,6 +99,7 @@ fn the_grammar_accepts_exactly_json() {
 }
 
 #[test]
+#[contract("S61")]
 fn a_body_is_one_object_in_utf8_without_mark_or_trailing_bytes() {
     for body in [
         &b""[..],
@@ -126,6 +128,7 @@ fn the_message_says_where_the_text_stops_being_json() {
 }
 
 #[test]
+#[contract("S61")]
 fn nesting_is_accepted_up_to_the_limit_and_parsed_without_recursion() {
     let nested = |levels: usize| around(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
     let mixed = |levels: usize| {
@@ -156,6 +159,7 @@ fn nesting_is_accepted_up_to_the_limit_and_parsed_without_recursion() {
 }
 
 #[test]
+#[contract("S61")]
 fn more_values_than_the_limit_are_rejected() {
     let many = |count: usize| around(&format!("[{}0]", "0,".repeat(count - 1)));
     // The object, its two keys, the model and the list also count as values.

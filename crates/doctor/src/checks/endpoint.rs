@@ -2,7 +2,7 @@
 //! can subscribe there.
 
 use fleet::WorkerProbe;
-use net::{Address, WorkerUrl};
+use net::WorkerUrl;
 
 use super::{CheckSubject, Finding, events::followed, flags::EngineFlags};
 use crate::observe::{AnnouncedBlocks, LinkStatus, PublisherBinding};
@@ -93,8 +93,11 @@ fn fix(subject: &CheckSubject<'_>, probe: &WorkerProbe, rank: u32, endpoint: &st
             )
         }
         (Some(bound), Some(host)) if !bound.endpoint.starts_with(&format!("tcp://{host}:")) => {
+            // An announcement only leads to the worker's own host.
             format!(
-                "set {key}: \"tcp://{host}:{port}\": the engine announces an address of its own network"
+                "set {key}: \"{there}\" if the router reaches that address, or \"endpoint\": \"tcp://*:{port}\" in \
+                 {setting}: the engine publishes at another address than it serves requests at",
+                there = bound.endpoint
             )
         }
         (Some(_), _) => format!(
@@ -121,16 +124,7 @@ fn host(subject: &CheckSubject<'_>) -> Option<String> {
 /// Warns if the router is on the engine's machine and the engine publishes to all its networks.
 fn open_to_everyone(subject: &CheckSubject<'_>) -> Option<Finding> {
     let bound = subject.seen.bound.iter().find(|bound| bound.everywhere())?;
-    let local = match subject.worker.url.parse::<WorkerUrl>().ok()?.address() {
-        Address::Tcp { host, .. } => {
-            host == "localhost"
-                || host
-                    .parse::<std::net::IpAddr>()
-                    .is_ok_and(|ip| ip.is_loopback())
-        }
-        Address::Unix(_) => true,
-    };
-    if !local {
+    if !subject.worker.url.parse::<WorkerUrl>().ok()?.is_loopback() {
         return None;
     }
     let PublisherBinding { endpoint, .. } = bound;
@@ -179,10 +173,11 @@ mod tests {
                 "open port 5557 of the engine's machine to the router (for a container: docker run -p 5557:5557)",
             ),
             (
+                "tcp://127.0.0.1:5557",
                 "tcp://172.17.0.2:5557",
-                "tcp://172.17.0.2:5557",
-                "set workers[0].kv_events.endpoint: \"tcp://127.0.0.1:5557\": the engine announces an address of its own \
-                 network",
+                "set workers[0].kv_events.endpoint: \"tcp://172.17.0.2:5557\" if the router reaches that address, or \
+                 \"endpoint\": \"tcp://*:5557\" in the engine's --kv-events-config: the engine publishes at another \
+                 address than it serves requests at",
             ),
             (
                 "tcp://127.0.0.1:5557",

@@ -134,9 +134,12 @@ fn plain(text: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
 
     #[test]
+    #[contract("S69")]
     fn control_characters_of_a_peer_are_removed() {
         let mut findings = Findings::default();
         findings.set(

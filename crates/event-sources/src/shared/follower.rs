@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -34,8 +35,10 @@ struct TopicStream {
     publisher: PublisherInfo,
     target: Target,
     driver: StreamDriver,
-    /// The connection that carries it. A newer one means that the publisher has connected again.
+    /// The connection that carries it, until that ends: no other one may speak for the publisher
+    /// meanwhile.
     peer: u64,
+    is_connected: bool,
 }
 
 /// Follows all streams of one socket until stopped.
@@ -48,6 +51,8 @@ pub(crate) struct SharedFollower {
     status: StatusSender,
     parts: SharedStreams,
     streams: BTreeMap<TopicKey, TopicStream>,
+    /// Addresses of the connected peers; at most as many as the socket serves.
+    addresses: BTreeMap<u64, IpAddr>,
     /// Streams that changed since the last publication.
     touched: BTreeSet<TopicKey>,
     /// Counts of messages that belong to no stream.
@@ -72,6 +77,7 @@ impl SharedFollower {
             status: status_sender,
             parts,
             streams: BTreeMap::new(),
+            addresses: BTreeMap::new(),
             touched: BTreeSet::new(),
             loose: StreamTotals::default(),
             bound: false,
@@ -115,7 +121,8 @@ impl SharedFollower {
             max_frames: 8,
             ..Limits::default()
         };
-        let bound = Sub::bind(&self.spec.endpoint, &[self.spec.topic.as_bytes()], limits).await;
+        let (topics, peers) = ([self.spec.topic.as_bytes()], self.spec.peers.clone());
+        let bound = Sub::bind_for(&self.spec.endpoint, &topics, limits, peers).await;
         bound.map(|(sub, _)| sub).map_err(|error| error.to_string())
     }
 
@@ -132,14 +139,19 @@ impl SharedFollower {
     fn take(&mut self, event: SubEvent) {
         match event {
             // The publisher is known from its first message on.
-            SubEvent::Connected { .. } => {}
+            SubEvent::Connected { peer, address } => {
+                self.addresses
+                    .extend(address.map(|address| (peer, address)));
+            }
             SubEvent::Message { peer, frames } => self.message(peer, &frames),
             SubEvent::Disconnected { peer, reason } => {
+                self.addresses.remove(&peer);
                 for (key, stream) in self
                     .streams
                     .iter_mut()
                     .filter(|(_, stream)| stream.peer == peer)
                 {
+                    stream.is_connected = false;
                     stream.driver.disconnected();
                     stream.driver.record_fault(reason.clone());
                     self.touched.insert(key.clone());
@@ -172,11 +184,12 @@ impl SharedFollower {
             self.loose.record_dropped();
             return;
         }
+        let address = self.addresses.get(&peer).copied();
         let Some(stream) = self.streams.get_mut(&key) else {
             return;
         };
-        if peer > stream.peer {
-            stream.peer = peer;
+        if peer != stream.peer && !stream.is_connected && stream.publisher.peers.admits(address) {
+            (stream.peer, stream.is_connected) = (peer, true);
             stream.driver.connected();
         }
         let now = self.clock.now();
@@ -188,7 +201,7 @@ impl SharedFollower {
             stream.driver.end_quarantine();
             stream.driver.connected();
         }
-        if peer < stream.peer || stream.driver.is_quarantined() {
+        if peer != stream.peer || stream.driver.is_quarantined() {
             stream.driver.record_dropped();
         } else {
             stream.driver.live(message);
@@ -222,6 +235,16 @@ impl SharedFollower {
             ));
             return false;
         };
+        let address = self.addresses.get(&peer).copied();
+        if !publisher.peers.admits(address) {
+            self.last_error = address.map(|address| {
+                format!(
+                    "{address} sends events of {}, which is elsewhere: they are dropped (see kv_events.allowed_peers)",
+                    publisher.worker
+                )
+            });
+            return false;
+        }
         let target = Target {
             worker: publisher.id,
             rank: DpRank(key.1),
@@ -231,7 +254,7 @@ impl SharedFollower {
             .iter()
             .find(|(_, stream)| stream.target == target);
         if let Some((old, stream)) = same.map(|(old, stream)| (old.clone(), stream))
-            && stream.peer < peer
+            && !stream.is_connected
         {
             // The target connected again under another topic.
             self.sink.clear(target);
@@ -262,6 +285,7 @@ impl SharedFollower {
                 target,
                 driver,
                 peer,
+                is_connected: true,
             },
         );
         true

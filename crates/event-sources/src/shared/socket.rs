@@ -1,13 +1,14 @@
 //! A shared socket with a changing set of workers: workers join it, and a message finds its worker
 //! by its topic.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use kv_blocks::WorkerId;
 use kv_events::StreamState;
 use kv_index::KvIndex;
 use net::Clock;
 use parking_lot::{Mutex, RwLock};
+use zmtp::PeerFilter;
 
 use super::{PodTopic, PublisherInfo, PublisherLookup, SharedSpec};
 use crate::{
@@ -40,8 +41,10 @@ pub struct SharedSocket {
 
 impl SharedSocket {
     /// Binds the socket in a task of the current runtime.
-    pub fn bind(spec: SharedSpec, index: Arc<KvIndex>, clock: Clock) -> Self {
+    pub fn bind(mut spec: SharedSpec, index: Arc<KvIndex>, clock: Clock) -> Self {
         let members = Arc::new(RwLock::new(SocketMembers::default()));
+        let known = Arc::clone(&members);
+        spec.peers = PeerFilter::new(move |address| known.read().expect_peer(address));
         let known = Arc::clone(&members);
         let route = PublisherLookup::new(move |topic| known.read().of(topic).cloned());
         let source = ZmqSource::spawn_shared(spec, route, index, clock);
@@ -157,6 +160,12 @@ impl Drop for MembershipGuard {
 struct SocketMembers(BTreeMap<WorkerId, SocketMember>);
 
 impl SocketMembers {
+    /// Returns whether any member may publish from this address.
+    fn expect_peer(&self, address: IpAddr) -> bool {
+        let mut members = self.0.values();
+        members.any(|member| member.publisher.peers.admits(Some(address)))
+    }
+
     /// Returns the publisher of a topic: among the members with the longest matching prefix, the
     /// one that the topic names, or the one that has the prefix alone.
     fn of(&self, topic: &[u8]) -> Option<&PublisherInfo> {
@@ -198,6 +207,7 @@ mod tests {
                 worker: "w".into(),
                 model: "m".into(),
                 defaults: EventDefaults::default(),
+                peers: PeerFilter::default(),
             };
             let pods = pods.iter().map(|pod| (*pod).to_owned()).collect();
             (

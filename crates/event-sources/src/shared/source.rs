@@ -6,7 +6,7 @@ use kv_blocks::WorkerId;
 use kv_index::KvIndex;
 use net::Clock;
 use parking_lot::Mutex;
-use zmtp::Endpoint;
+use zmtp::{Endpoint, PeerFilter};
 
 use super::follower::SharedFollower;
 use crate::{
@@ -25,6 +25,8 @@ pub struct PublisherInfo {
     pub model: Arc<str>,
     /// Defaults for fields that the events lack.
     pub defaults: EventDefaults,
+    /// Addresses from which it may publish.
+    pub peers: PeerFilter,
 }
 
 /// Maps a topic to its publisher; `None`: it belongs to no known one (any more). Called for every
@@ -64,6 +66,8 @@ pub struct SharedSpec {
     pub max_streams: usize,
     /// Settings of each stream.
     pub settings: SourceSettings,
+    /// Addresses from which peers may connect at all.
+    pub peers: PeerFilter,
 }
 
 impl SharedSpec {
@@ -75,6 +79,7 @@ impl SharedSpec {
             topic: "kv@".to_owned(),
             max_streams: 4_096,
             settings: SourceSettings::default(),
+            peers: PeerFilter::default(),
         }
     }
 }

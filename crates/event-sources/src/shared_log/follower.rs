@@ -261,7 +261,7 @@ impl SharedLogFollower {
 
     fn live(&mut self, event: SubEvent) {
         match event {
-            SubEvent::Connected { peer } => {
+            SubEvent::Connected { peer, .. } => {
                 self.peer = Some(peer);
                 self.stream.connected();
             }

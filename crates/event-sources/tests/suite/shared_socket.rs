@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use contract_id::contract;
 use event_sources::{
-    Codec, Endpoint, EventDefaults, FanOut, PodTopic, PublisherInfo, PublisherLookup, SharedSpec,
-    SourceHandle, SourceSpec, ZmqSource,
+    Codec, Endpoint, EventDefaults, FanOut, PeerFilter, PodTopic, PublisherInfo, PublisherLookup,
+    SharedSpec, SourceHandle, SourceSpec, ZmqSource,
 };
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::{frames::encode_live, vllm};
@@ -27,12 +28,15 @@ fn target(worker: u32, rank: u32) -> Target {
 
 /// Pods by name; tests change them while the socket is followed.
 type Pods = Arc<RwLock<BTreeMap<String, u32>>>;
+/// Where workers may publish from, if not from everywhere.
+type Peers = Arc<RwLock<BTreeMap<u32, PeerFilter>>>;
 
 struct SharedSocketFixture {
     source: SourceHandle,
     index: Arc<KvIndex>,
     endpoint: Endpoint,
     pods: Pods,
+    peers: Peers,
 }
 
 impl SharedSocketFixture {
@@ -43,7 +47,8 @@ impl SharedSocketFixture {
         let pods: Pods = Arc::new(RwLock::new(
             [("a".to_owned(), 1), ("b".to_owned(), 2)].into(),
         ));
-        let known = Arc::clone(&pods);
+        let (known, peers) = (Arc::clone(&pods), Peers::default());
+        let allowed = Arc::clone(&peers);
         let route = PublisherLookup::new(move |topic| {
             let topic = PodTopic::parse(topic)?;
             let id = WorkerId(*known.read().get(topic.pod)?);
@@ -52,6 +57,7 @@ impl SharedSocketFixture {
                 worker: topic.pod.into(),
                 model: topic.model.into(),
                 defaults: EventDefaults::default(),
+                peers: allowed.read().get(&id.0).cloned().unwrap_or_default(),
             })
         });
         let mut spec = SharedSpec::new("pods", endpoint.clone());
@@ -64,6 +70,7 @@ impl SharedSocketFixture {
             index,
             endpoint,
             pods,
+            peers,
         }
     }
 
@@ -75,6 +82,14 @@ impl SharedSocketFixture {
             .unwrap()
             .unwrap();
         publisher
+    }
+
+    /// Waits until the connection of the only stream has ended.
+    async fn until_lost(&self) {
+        until(&self.source, "the loss", |_| {
+            self.source.reports()[0].state == "connecting"
+        })
+        .await;
     }
 
     async fn until_resident(&self, target: Target, blocks: &[u32]) {
@@ -225,30 +240,54 @@ async fn messages_of_two_frames_are_read_and_of_one_frame_are_counted() {
 }
 
 #[tokio::test]
-async fn after_a_publishers_restart_only_its_new_connection_is_followed() {
+#[contract("S79")]
+async fn the_first_live_publisher_keeps_its_stream() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    let first = socket.publisher().await;
+    first.send(&encode_live(b"kv@a@m", 0, &stored(1)));
+    socket.until_resident(target(1, 0), &[1]).await;
+    // Another connection can neither add to the stream nor clear or restart it, nor end it with
+    // garbage.
+    let second = socket.publisher().await;
+    second.send(&encode_live(b"kv@a@m", 1, &cleared()));
+    second.send(&encode_live(b"kv@a@m", 0, &stored(5)));
+    for seq in 2..=120 {
+        second.send(&encode_live(b"kv@a@m", seq, b"garbage"));
+    }
+    until(&socket.source, "the drops", |report| {
+        report.counts.dropped == 121
+    })
+    .await;
+    first.send(&encode_live(b"kv@a@m", 1, &stored(2)));
+    socket.until_resident(target(1, 0), &[1, 2]).await;
+    let report = socket.source.report();
+    assert_eq!(
+        (
+            report.counts.restarts,
+            report.counts.gaps,
+            report.counts.decode_errors
+        ),
+        (0, 0, 0)
+    );
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+#[contract("S79")]
+async fn a_restarted_publisher_continues_when_its_old_connection_has_ended() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     let old = socket.publisher().await;
     old.send(&encode_live(b"kv@a@m", 0, &stored(1)));
     old.send(&encode_live(b"kv@a@m", 1, &stored(2)));
     socket.until_resident(target(1, 0), &[1, 2]).await;
     let new = socket.publisher().await;
+    drop(old);
+    socket.until_lost().await;
     new.send(&encode_live(b"kv@a@m", 0, &stored(5)));
     socket.until_resident(target(1, 0), &[5]).await;
-    old.send(&encode_live(b"kv@a@m", 2, &stored(3)));
-    let report = until(&socket.source, "the drop", |report| {
-        report.counts.dropped == 1
-    })
-    .await;
-    assert_eq!(
-        (
-            report.counts.restarts,
-            resident(&socket.index, target(1, 0)).len()
-        ),
-        (1, 1)
-    );
+    assert_eq!(socket.source.report().counts.restarts, 1);
     drop(new);
-    let lost = |socket: &SharedSocketFixture| socket.source.reports()[0].state == "connecting";
-    until(&socket.source, "the loss", |_| lost(&socket)).await;
+    socket.until_lost().await;
     socket.source.stop().await;
 }
 
@@ -260,15 +299,56 @@ async fn an_engine_that_restarts_under_another_topic_replaces_its_old_stream() {
     old.send(&encode_live(b"kv@a@m", 7, &stored(1)));
     socket.until_resident(target(1, 0), &[1]).await;
     let new = socket.publisher().await;
+    // While the old one lives, another topic cannot replace it either.
     new.send(&encode_live(b"kv@a-new-address@m", 0, &stored(5)));
-    socket.until_resident(target(1, 0), &[5]).await;
-    // The old stream is ignored from now on.
-    old.send(&encode_live(b"kv@a@m", 8, &stored(2)));
     until(&socket.source, "the drop", |report| {
         report.counts.dropped == 1
     })
     .await;
-    socket.until_resident(target(1, 0), &[5]).await;
+    socket.until_resident(target(1, 0), &[1]).await;
+    drop(old);
+    socket.until_lost().await;
+    new.send(&encode_live(b"kv@a-new-address@m", 1, &stored(6)));
+    socket.until_resident(target(1, 0), &[6]).await;
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+#[contract("S79")]
+async fn a_publisher_speaks_only_for_workers_at_its_address() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    let elsewhere = PeerFilter::new(|address| !address.is_loopback());
+    socket.peers.write().insert(2, elsewhere);
+    let publisher = socket.publisher().await;
+    publisher.send(&encode_live(b"kv@b@m", 0, &stored(1)));
+    publisher.send(&encode_live(b"kv@a@m", 0, &stored(2)));
+    socket.until_resident(target(1, 0), &[2]).await;
+    let report = socket.source.report();
+    assert_eq!(report.counts.dropped, 1);
+    let error = report.last_error.unwrap();
+    assert!(error.starts_with("127.0.0.1 sends events of b"), "{error}");
+    assert!(resident(&socket.index, target(2, 0)).is_empty());
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+#[contract("S79")]
+async fn a_peer_at_an_unexpected_address_is_refused() {
+    let socket = SharedSocketFixture::bind(|spec| {
+        spec.peers = PeerFilter::new(|address| !address.is_loopback());
+    })
+    .await;
+    let publisher = Pub::connect(&socket.endpoint, PubSettings::default()).unwrap();
+    let report = until(&socket.source, "the refusal", |report| {
+        report.last_error.is_some()
+    })
+    .await;
+    let error = report.last_error.unwrap();
+    assert!(
+        error.starts_with("a peer at 127.0.0.1 was refused"),
+        "{error}"
+    );
+    assert_eq!(*publisher.watch_subscribers().borrow(), 0);
     socket.source.stop().await;
 }
 
@@ -325,7 +405,7 @@ fn fixture(name: &str) -> Vec<u8> {
 
 /// The master of a shared store announces that it also holds a block that an engine announced.
 #[tokio::test]
-#[contract_id::contract("MC10")]
+#[contract("MC10")]
 async fn the_blocks_of_a_store_count_for_every_target_that_shares_it() {
     let index = Arc::new(KvIndex::new(IndexSettings::default()));
     let (engines, store) = ([target(1, 0), target(2, 0)], target(9, 0));

@@ -325,6 +325,7 @@ async fn a_reply_that_is_no_event_stream_is_named() {
 }
 
 #[tokio::test]
+#[contract("S81")]
 async fn a_token_is_sent_and_never_displayed() {
     let server = StreamServer::bind().await;
     let spec = SseSpec::new("b1", server.url().parse().unwrap())

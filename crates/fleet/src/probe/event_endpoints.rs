@@ -2,7 +2,12 @@
 //!
 //! Engines describe their own sockets (`GET /kv_event_sources`) as they bound them; `tcp://*:5557`
 //! means "every interface of mine", so the host of the worker's URL replaces the star.
+//!
+//! **Invariant**: an announcement leads only to the worker's own host, so that no engine makes the
+//! router connect elsewhere or follow the publisher of a worker on another host. Only the
+//! configuration names other hosts.
 
+use net::WorkerUrl;
 use serde_json::Value;
 
 /// One rank's publisher.
@@ -23,8 +28,9 @@ const MOST_RANKS: u32 = 1024;
 /// Longest accepted endpoint or topic, in bytes.
 const LONGEST: usize = 512;
 
-/// Reads `/kv_event_sources`. `None`: no such reply. An empty list: the engine publishes nothing.
-pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
+/// Reads `/kv_event_sources` of the worker at `url`. `None`: no such reply. An empty list: the
+/// engine publishes nothing.
+pub(crate) fn read(body: &[u8], url: &WorkerUrl) -> Option<Vec<EventEndpoint>> {
     let reply: Value = serde_json::from_slice(body).ok()?;
     let mut found: Vec<EventEndpoint> = Vec::new();
     for (rank, source) in reply.as_object()? {
@@ -51,8 +57,7 @@ pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
         {
             continue;
         }
-        let Some(endpoint) =
-            text("endpoint").and_then(|endpoint| reachable_endpoint(endpoint, host))
+        let Some(endpoint) = text("endpoint").and_then(|endpoint| own_endpoint(endpoint, url))
         else {
             continue;
         };
@@ -60,7 +65,7 @@ pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
             rank,
             endpoint,
             replay_endpoint: text("replay_endpoint")
-                .and_then(|endpoint| reachable_endpoint(endpoint, host)),
+                .and_then(|endpoint| own_endpoint(endpoint, url)),
             topic: text("topic").unwrap_or_default().to_owned(),
         });
     }
@@ -68,19 +73,43 @@ pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
     Some(found)
 }
 
-/// Rewrites an engine's own endpoint so that it is reachable from here: wildcard hosts become
-/// `host`; tcp and ipc only.
-pub(crate) fn reachable_endpoint(endpoint: &str, host: &str) -> Option<String> {
-    if let Some(path) = endpoint.strip_prefix("ipc://") {
-        return (!path.is_empty()).then(|| endpoint.to_owned());
+/// The host of a worker as endpoints on it are written; an engine behind a unix socket shares our
+/// machine.
+pub(crate) fn host_of(url: &WorkerUrl) -> &str {
+    url.host().unwrap_or("127.0.0.1")
+}
+
+/// Returns an announced endpoint on the worker's own host, whatever host it names. A file of this
+/// machine can only be meant by a worker that is on it.
+fn own_endpoint(endpoint: &str, url: &WorkerUrl) -> Option<String> {
+    if endpoint.starts_with("ipc://") {
+        return file_endpoint(endpoint).filter(|_| url.is_loopback());
     }
-    let (named, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
-    let port: u16 = port.parse().ok().filter(|port| *port > 0)?;
+    let (_, port) = host_and_port(endpoint)?;
+    Some(tcp(host_of(url), port))
+}
+
+/// Returns a configured endpoint as reachable from here: wildcard hosts become `host`; tcp and ipc
+/// only.
+pub(crate) fn reachable_endpoint(endpoint: &str, host: &str) -> Option<String> {
+    if endpoint.starts_with("ipc://") {
+        return file_endpoint(endpoint);
+    }
+    let (named, port) = host_and_port(endpoint)?;
     let host = match named {
         "*" | "0.0.0.0" | "::" | "[::]" | "" => host,
         named => named,
     };
     Some(tcp(host, port))
+}
+
+fn file_endpoint(endpoint: &str) -> Option<String> {
+    (endpoint.len() > "ipc://".len()).then(|| endpoint.to_owned())
+}
+
+fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
+    let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+    Some((host, port.parse().ok().filter(|port| *port > 0)?))
 }
 
 /// `tcp://host:port`, with brackets around an IPv6 address.
@@ -109,7 +138,13 @@ pub(crate) fn of_rank(endpoint: &str, rank: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
+
+    fn at(url: &str) -> WorkerUrl {
+        url.parse().unwrap()
+    }
 
     #[test]
     fn a_real_engines_reply_yields_reachable_endpoints() {
@@ -121,11 +156,58 @@ mod tests {
             replay_endpoint: Some("tcp://10.1.2.3:8341".into()),
             topic: String::new(),
         };
-        assert_eq!(read(reply, "10.1.2.3"), Some(vec![want]));
+        assert_eq!(read(reply, &at("http://10.1.2.3:8000")), Some(vec![want]));
     }
 
     #[test]
-    fn only_wildcards_become_the_workers_host() {
+    #[contract("S37", "S39", "S79")]
+    fn an_announcement_leads_only_to_the_worker_s_own_host() {
+        let own = |endpoint: &str, url: &str| {
+            let body =
+                serde_json::json!({"0": {"endpoint": endpoint, "replay_endpoint": endpoint}});
+            let found = read(body.to_string().as_bytes(), &at(url)).unwrap();
+            found.into_iter().next().map(|found| {
+                assert_eq!(found.replay_endpoint.as_ref(), Some(&found.endpoint));
+                found.endpoint
+            })
+        };
+        for announced in [
+            "tcp://*:5557",
+            "tcp://10.0.0.7:5557",
+            "tcp://169.254.169.254:5557",
+            "tcp://metadata.google.internal:5557",
+            "tcp://127.0.0.1:5557",
+            "tcp://[::1]:5557",
+            "tcp://user@elsewhere:5557",
+        ] {
+            for (url, want) in [
+                ("http://10.0.0.5:8000", "tcp://10.0.0.5:5557"),
+                (
+                    "https://engine-0.pool:8000/base",
+                    "tcp://engine-0.pool:5557",
+                ),
+                ("http://[fd00::5]:8000", "tcp://[fd00::5]:5557"),
+                ("unix:///run/engine.sock", "tcp://127.0.0.1:5557"),
+            ] {
+                assert_eq!(own(announced, url).as_deref(), Some(want), "{announced}");
+            }
+        }
+        for (url, followed) in [
+            ("unix:///run/engine.sock", true),
+            ("http://127.0.0.1:8000", true),
+            ("http://localhost:8000", true),
+            ("http://[::1]:8000", true),
+            ("http://10.0.0.5:8000", false),
+            ("http://localhost.evil.test:8000", false),
+            ("http://127.0.0.1.evil.test", false),
+        ] {
+            let found = own("ipc:///run/docker.sock", url);
+            assert_eq!(found.is_some(), followed, "{url}");
+        }
+    }
+
+    #[test]
+    fn only_wildcards_of_the_configuration_become_the_workers_host() {
         for (endpoint, want) in [
             ("tcp://*:1", "tcp://h:1"),
             ("tcp://0.0.0.0:1", "tcp://h:1"),
@@ -164,15 +246,16 @@ mod tests {
             br#"{"1":{"endpoint":"tcp://*:12"},"0":{"endpoint":"tcp://*:11","replay_endpoint":null,"topic":"t"},
             "x":{"endpoint":"tcp://*:13"},"2":{"endpoint":7},"3":7,"4":{"publisher":"null","endpoint":"tcp://*:15"},
             "5":{"enable_kv_cache_events":false,"endpoint":"tcp://*:16"}}"#;
-        let found = read(reply, "h").unwrap();
+        let worker = at("http://h");
+        let found = read(reply, &worker).unwrap();
         assert_eq!(
             found.iter().map(|source| source.rank).collect::<Vec<_>>(),
             [0, 1]
         );
         assert_eq!(found[0].topic, "t");
-        assert_eq!(read(b"{}", "h"), Some(vec![]));
+        assert_eq!(read(b"{}", &worker), Some(vec![]));
         for nonsense in ["", "[]", "7", "<html>"] {
-            assert_eq!(read(nonsense.as_bytes(), "h"), None);
+            assert_eq!(read(nonsense.as_bytes(), &worker), None);
         }
     }
 

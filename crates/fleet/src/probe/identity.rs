@@ -133,12 +133,10 @@ pub(crate) async fn identify(
         messages::messages_mode(&side, messages),
     );
     let list = list?;
-    // An engine behind a unix socket shares our machine.
-    let host = client.url().host().unwrap_or("127.0.0.1");
     let fresh = EngineFacts {
         version: version.map(|body| read_version(&body?)),
         metrics: metrics.map(Option::unwrap_or_default),
-        announced: sources.map(|body| event_endpoints::read(&body?, host)),
+        announced: sources.map(|body| event_endpoints::read(&body?, client.url())),
         messages,
     };
     let complete = fresh.complete();

@@ -11,7 +11,7 @@ use http::HeaderValue;
 use kv_blocks::{DpRank, StreamPosition, Target, WorkerId};
 use kv_events::standard::StreamKey;
 
-use super::{followed::FollowedStream, settings::StreamSettings, stream_spec::StreamSpec};
+use super::{followed::FollowedStream, peers, settings::StreamSettings, stream_spec::StreamSpec};
 use crate::{probe::event_endpoints::EventEndpoint, worker_table::WorkerTable};
 
 /// Longest token in a file, in bytes.
@@ -133,6 +133,7 @@ impl StreamOwner<'_> {
                 worker: Arc::clone(self.name),
                 model: Arc::clone(self.model),
                 defaults: self.defaults(),
+                peers: peers::of(&self.settings.url, &self.settings.all.allowed_peers),
             },
             topic: self.settings.topic().unwrap_or_default().to_owned(),
             alone: self.settings.bound_alone,

@@ -16,6 +16,7 @@ use tenants::{DEFAULT_TENANT, Tenant, TenantPermit, Tenants};
 
 use super::{
     body_budget::{BodyBudget, BodyLimits, BufferedBody},
+    origin,
     overrides::{self, HeaderOverrides, printable},
     rights,
 };
@@ -111,6 +112,13 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
                 route.path, parts.method, route.method
             ),
         )),
+        RouteMatch::Nothing if !is_of_resources(&parts.method) => Err(ApiError::new(
+            ErrorCode::MethodNotAllowed,
+            format!(
+                "the method {} is not served here",
+                printable(parts.method.as_str())
+            ),
+        )),
         RouteMatch::Nothing => Err(ApiError::new(
             ErrorCode::UnknownRoute,
             format!(
@@ -119,6 +127,21 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
             ),
         )),
     }
+}
+
+/// Returns whether a method is one for resources of a server: not a proxy's (CONNECT), TRACE, or an
+/// unknown one.
+fn is_of_resources(method: &Method) -> bool {
+    [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+    ]
+    .contains(method)
 }
 
 /// Returns the methods of an existing path, for the `Allow` header of a 405.
@@ -174,11 +197,16 @@ impl Admission {
         let Some(scope) = head.route.scope else {
             return Ok(None);
         };
+        let table = self.tenants.table();
+        if !table.requires_key() {
+            let peer = head.arrival.peer;
+            origin::check_page(&self.server, &parts.headers, peer, head.route.body)?;
+        }
         let at = ArrivalTime {
             received: head.arrival.received,
             unix_s: self.clock.unix_s(),
         };
-        client_key::admit(&self.tenants.table(), &parts.headers, scope, at).map(Some)
+        client_key::admit(&table, &parts.headers, scope, at).map(Some)
     }
 
     /// Reads the override headers and the body of an admitted request.
@@ -198,6 +226,7 @@ impl Admission {
             received,
             peer,
         } = arrival;
+        origin::remove_untrusted_forwarding(&self.server, &mut parts.headers, peer);
         identity_encoding(&parts.headers)?;
         let may_override = rights::may_override(tenant.as_deref());
         if let Some(name) = overrides::first(&parts.headers).filter(|_| !may_override) {
@@ -387,14 +416,13 @@ fn host_is_plain(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
 }
 
 fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
-    match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
-            Err(ApiError::new(
-                ErrorCode::UnsupportedEncoding,
-                "the body is content-encoded: send it as it is (Content-Encoding: identity)",
-            ))
-        }
-        _ => Ok(()),
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    match encodings.find(|it| !it.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        Some(_) => Err(ApiError::new(
+            ErrorCode::UnsupportedEncoding,
+            "the body is content-encoded: send it as it is (Content-Encoding: identity)",
+        )),
+        None => Ok(()),
     }
 }
 

@@ -103,6 +103,8 @@ pub(crate) fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use http::HeaderValue;
 
     use super::*;
@@ -180,6 +182,7 @@ mod tests {
     }
 
     #[test]
+    #[contract("S69")]
     fn a_callers_text_in_a_message_is_short_and_on_one_line() {
         assert_eq!(printable("a\r\nb\u{1b}[31m"), "ab[31m");
         assert_eq!(printable(&"ä".repeat(1000)), "ä".repeat(100));

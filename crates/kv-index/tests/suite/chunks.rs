@@ -176,7 +176,7 @@ fn a_chunk_with_another_content_replaces_the_one_of_its_name() {
 }
 
 #[test]
-#[contract("V17", "F63")]
+#[contract("V17", "F63", "S54")]
 fn a_chunk_of_an_adapter_or_a_salt_is_not_credited_to_other_prompts() {
     let index = known();
     let with = |lora: Option<&str>, salt: Option<&str>, chunk: StoredBlocks| StoredBlocks {

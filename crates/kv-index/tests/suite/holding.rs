@@ -151,7 +151,7 @@ fn with_one_of_two_copies_removed_the_parent_still_resolves() {
 }
 
 #[test]
-#[contract("MC12", "D2")]
+#[contract("MC12", "D2", "S54")]
 fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
     let index = index();
     put(

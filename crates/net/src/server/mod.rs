@@ -15,6 +15,7 @@ mod peer_address;
 mod reply_watch;
 mod request_framing;
 mod table;
+mod web_page;
 
 pub use acceptor::Acceptor;
 pub use client_stream::{ClientStream, HttpVersion};
@@ -23,3 +24,4 @@ pub use peer_address::PeerAddress;
 pub use reply_watch::{ReplyWatch, WatchedBody};
 pub use request_framing::FramingError;
 pub use table::{ConnectionSlot, ConnectionTable};
+pub use web_page::{foreign_origin, is_here, is_private_name};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use contract_id::contract;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use net::{
     ListenAddr, Stream, WorkerUrl,
@@ -140,6 +141,7 @@ async fn a_posted_body_is_json_by_default() {
 }
 
 #[tokio::test]
+#[contract("S41")]
 async fn a_redirect_is_returned_and_not_followed() {
     let reply = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
         .to_vec();

@@ -128,3 +128,14 @@ async fn a_connect_ends_at_its_timeout() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.to_string().contains(&address.to_string()));
 }
+
+#[tokio::test]
+#[contract_id::contract("S77")]
+async fn a_unix_socket_is_closed_to_other_users() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.sock");
+    let _listener = listen(&ListenAddr::unix(path.clone())).await.unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o007, 0, "{mode:o}");
+}

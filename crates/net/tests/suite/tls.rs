@@ -189,12 +189,9 @@ async fn client(
 }
 
 #[tokio::test]
-async fn a_client_needs_a_certificate_of_the_right_authority() {
-    let (folder, own, strange) = (
-        tempfile::tempdir().unwrap(),
-        tempfile::tempdir().unwrap(),
-        tempfile::tempdir().unwrap(),
-    );
+#[contract("S16")]
+async fn a_client_needs_a_valid_certificate_of_the_right_authority() {
+    let [folder, own, strange, old] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let (server, clients) = (authority(), authority());
     let client_ca = folder.path().join("clients.pem");
     fs::write(&client_ca, clients.pem()).unwrap();
@@ -207,9 +204,14 @@ async fn a_client_needs_a_certificate_of_the_right_authority() {
         issue(&clients, "me", own.path()),
         issue(&authority(), "me", strange.path()),
     );
+    let mut past = CertificateParams::new(vec!["me".to_owned()]).unwrap();
+    past.not_before = rcgen::date_time_ymd(2001, 1, 1);
+    past.not_after = rcgen::date_time_ymd(2001, 1, 2);
+    let expired = sign(&clients, past, old.path());
     for (shown, let_in) in [
         (Some(&known), true),
         (Some(&stranger), false),
+        (Some(&expired), false),
         (None, false),
     ] {
         let serving = echoing(&listener);

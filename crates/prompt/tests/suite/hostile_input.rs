@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use contract_id::contract;
 use prompt::{Artefacts, ChatRequest, PromptError, PromptModel};
 use proptest::prelude::*;
 
@@ -44,6 +45,7 @@ fn on_a_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 }
 
 #[test]
+#[contract("S63")]
 fn a_mebibyte_of_repeated_text_is_tokenised_without_overflowing_the_stack() {
     let texts = [
         "a".repeat(1 << 20),
@@ -75,6 +77,7 @@ fn a_mebibyte_of_repeated_text_is_tokenised_without_overflowing_the_stack() {
 }
 
 #[test]
+#[contract("S63")]
 fn special_token_text_of_a_client_becomes_the_special_token_as_in_the_engine() {
     assert_eq!(
         model("")

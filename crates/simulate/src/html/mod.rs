@@ -218,9 +218,12 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
 
     #[test]
+    #[contract("S70")]
     fn html_special_characters_are_escaped() {
         assert_eq!(
             escaped("a<b>&\"c\"'d'\u{1}é"),

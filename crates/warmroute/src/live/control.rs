@@ -5,10 +5,8 @@ use std::sync::{Arc, atomic::Ordering};
 use admin::{Control, DrainRequest, NamedWorker, WorkerRejection};
 use api::{HistoryEntry, ReloadOutcome};
 use config::Settings;
-use net::{Destinations, WorkerUrl};
-use serde_json::{Map, Value};
 
-use super::LiveConfig;
+use super::{LiveConfig, entry_reach};
 
 impl Control for LiveConfig {
     fn settings(&self) -> Arc<Settings> {
@@ -50,7 +48,7 @@ impl Control for LiveConfig {
         worker: NamedWorker,
         replace: bool,
     ) -> Result<(String, bool), WorkerRejection> {
-        may_be_an_engine(&worker.entry)?;
+        entry_reach::check(&worker.entry, &self.settings())?;
         let now = self.parts.clock.run_time();
         #[cfg(feature = "nats")]
         let lease = worker.lease_ttl;
@@ -102,17 +100,4 @@ impl Control for LiveConfig {
         }
         self.parts.fleet.drain(name, drained).is_some()
     }
-}
-
-/// Refuses metadata addresses: a caller of the admin API makes this process connect to the worker's
-/// URL.
-pub(super) fn may_be_an_engine(entry: &Map<String, Value>) -> Result<(), WorkerRejection> {
-    let url = entry
-        .get("url")
-        .and_then(|url| url.as_str())
-        .and_then(|url| url.parse::<WorkerUrl>().ok());
-    let forbidden = url.and_then(|url| Destinations::Engines.check_host(&url.address()).err());
-    forbidden.map_or(Ok(()), |forbidden| {
-        Err(WorkerRejection::Forbidden(forbidden.to_string()))
-    })
 }

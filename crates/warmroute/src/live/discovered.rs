@@ -157,7 +157,10 @@ async fn addresses(name: &DnsName) -> std::io::Result<Vec<String>> {
 
 fn entry(name: &DnsName, address: &str) -> (String, MoreWorker) {
     let mut entry = name.worker.clone();
-    entry.insert("url".to_owned(), json!(format!("http://{address}")));
+    entry.insert(
+        "url".to_owned(),
+        json!(format!("{}://{address}", name.scheme.as_str())),
+    );
     let worker = MoreWorker {
         origin: format!("discovery.dns of {}", name.host),
         text: Value::Object(entry).to_string(),
@@ -370,6 +373,21 @@ mod tests {
 
     fn damper() -> FlapDamper {
         FlapDamper::new(Duration::from_secs(60), Duration::from_secs(30))
+    }
+
+    #[test]
+    #[contract("S78")]
+    fn the_workers_of_a_name_have_the_scheme_of_its_entry() {
+        for (keys, url) in [
+            ("", "http://10.0.0.5:8000"),
+            (", scheme: https", "https://10.0.0.5:8000"),
+        ] {
+            let yaml = format!("discovery: {{dns: [{{host: engines.pool{keys}}}]}}\n");
+            let settings = config::load(config::ConfigSource::of_text("f.yaml", &yaml)).unwrap();
+            let (_, worker) = entry(&settings.discovery.dns[0], "10.0.0.5:8000");
+            let entry: Value = serde_json::from_str(&worker.text).unwrap();
+            assert_eq!(entry["url"], url);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod control;
 mod discovered;
+mod entry_reach;
 mod file_watch;
 mod history;
 mod members;
@@ -129,7 +130,12 @@ impl LiveConfig {
         let mut history = ConfigHistory::default();
         #[cfg(feature = "nats")]
         let sources = parts.shared.restore(sources);
-        history.applied(parts.clock.wall(), "start", Vec::new(), sources.without_keys());
+        history.applied(
+            parts.clock.wall(),
+            "start",
+            Vec::new(),
+            sources.without_keys(),
+        );
         Arc::new(Self {
             parts,
             current: Mutex::new(Arc::clone(&settings)),

@@ -14,8 +14,7 @@ use supervision::supervise;
 use tokio::task::JoinSet;
 
 use super::{
-    LiveConfig, LiveState, SourceTexts,
-    control::may_be_an_engine,
+    LiveConfig, LiveState, SourceTexts, entry_reach,
     members::{MemberTable, SharedEntry, name_of},
 };
 
@@ -213,7 +212,7 @@ fn share_one(
         return Ok(());
     };
     let entry = &registration.entry;
-    if let Err(WorkerRejection::Forbidden(detail)) = may_be_an_engine(entry) {
+    if let Err(WorkerRejection::Forbidden(detail)) = entry_reach::check(entry, in_force) {
         let reason = Refusal::Forbidden;
         return Err(RegistrationRefusal { reason, detail });
     }

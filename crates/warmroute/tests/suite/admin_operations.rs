@@ -13,7 +13,7 @@ fn get(router: &Program, path: &str) -> RawReply {
 }
 
 #[test]
-#[contract("V43")]
+#[contract("V43", "S9", "S81")]
 fn the_configuration_in_force_is_shown_complete_and_without_secrets() {
     let secret = "sk-0123456789abcdef-very-secret";
     let config = format!(

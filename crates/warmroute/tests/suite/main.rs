@@ -80,6 +80,7 @@ mod shared_tokens;
 mod simulate;
 mod startup;
 mod supervision;
+mod supply_chain;
 mod tenant_isolation;
 mod tenants;
 mod tokens;

@@ -530,6 +530,7 @@ fn a_flag_overrides_the_environment_which_overrides_the_file() {
 }
 
 #[test]
+#[contract("S9", "S81")]
 fn a_valid_configuration_is_shown_complete_and_without_secrets() {
     let dir = dir();
     let text = "workers:\n  - {name: w1, url: \"http://127.0.0.1:1\", api_key: sk-secret}\n";
@@ -615,4 +616,17 @@ fn without_a_known_model_the_printed_commands_name_none() {
     });
     assert!(stderr.contains("\"model\":\"MODEL\""), "{stderr}");
     assert!(!stderr.contains("--model"), "{stderr}");
+}
+
+#[test]
+#[contract("S77")]
+fn the_program_writes_no_core_file() {
+    let router = Program::serve_with("workers: []\n", &[], &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", router.pid())).unwrap();
+    let core = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max core file size"))
+        .expect("its line");
+    let limits: Vec<_> = core.split_ascii_whitespace().take(2).collect();
+    assert_eq!(limits, ["0", "0"]);
 }

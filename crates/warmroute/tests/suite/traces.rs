@@ -341,3 +341,46 @@ fn a_collector_that_never_answers_holds_up_neither_requests_nor_the_end_of_the_p
     it.router.signal("TERM");
     assert_eq!(it.router.wait().code, Some(0));
 }
+
+#[test]
+#[contract("S60")]
+fn no_key_salt_or_prompt_is_exported_or_logged() {
+    let collector = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "")));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"id":"1"}"#,
+    )));
+    let config = format!(
+        "{}workers: [{{url: \"{}\", api_key: canary-of-the-worker}}]\nlogging: {{level: debug, requests: true}}\n",
+        config(&collector.url(), 1.0),
+        engine.url()
+    );
+    let flags = ["--api-key", "canary-of-the-client"];
+    let router = Program::serve_with(&config, &[], &flags).ready(1);
+    let mut body = chat("m", "canary-of-the-prompt", 1);
+    body["cache_salt"] = "canary-of-the-salt".into();
+    let headers = [
+        ("authorization", "Bearer canary-of-the-client"),
+        ("cookie", "session=canary-of-the-cookie"),
+        ("traceparent", &*format!("00-{TRACE}-{CLIENT}-01")),
+    ];
+    let reply = RawClient::post_with(&router.data(), CHAT, &headers, body.to_string().as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let wrong = [("authorization", "Bearer canary-of-a-stranger")];
+    let refused = RawClient::post_with(&router.data(), CHAT, &wrong, b"{}");
+    assert_eq!(refused.status, 401);
+    let export = collector.next_request();
+    assert!(ExportTraceServiceRequest::decode(&*export.body).is_ok());
+    for text in [
+        String::from_utf8_lossy(&export.body).into_owned(),
+        String::from_utf8_lossy(&export.head).into_owned(),
+        router.stderr(),
+        refused.text(),
+        RawClient::get(&router.admin(), "/admin/decisions").text(),
+        RawClient::get(&router.admin(), "/admin/config").text(),
+        RawClient::get(&router.admin(), "/metrics").text(),
+    ] {
+        assert!(!text.contains("canary"), "{text}");
+    }
+}

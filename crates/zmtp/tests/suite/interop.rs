@@ -86,7 +86,11 @@ async fn our_sub_reads_a_bound_pub_of_libzmq_over_tcp_and_ipc_and_detects_its_en
         let mut python = Python::run(&at, &format!("{bind}{PUBLISH}"));
         let endpoint: Endpoint = python.line().await.parse().unwrap();
         let mut sub = Sub::connect(&endpoint, &[b"kv@"], Limits::default()).unwrap();
-        assert_eq!(soon(sub.next()).await, SubEvent::Connected { peer: 1 });
+        let event = soon(sub.next()).await;
+        assert!(
+            matches!(event, SubEvent::Connected { peer: 1, .. }),
+            "{event:?}"
+        );
         let number = |frames: &[Bytes]| u64::from_be_bytes(frames[1].as_ref().try_into().unwrap());
         let first = message(&mut sub).await;
         assert_eq!((first[0].as_ref(), first[2].len()), (&b"kv@a"[..], 70_000));
@@ -121,7 +125,11 @@ print(s.getsockopt_string(zmq.LAST_ENDPOINT)); sys.stdin.read()";
         ..Limits::default()
     };
     let mut sub = Sub::connect(&endpoint, &[b""], limits).unwrap();
-    assert_eq!(soon(sub.next()).await, SubEvent::Connected { peer: 1 });
+    let event = soon(sub.next()).await;
+    assert!(
+        matches!(event, SubEvent::Connected { peer: 1, .. }),
+        "{event:?}"
+    );
     let quiet = tokio::time::timeout(Duration::from_secs(1), sub.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");
 }

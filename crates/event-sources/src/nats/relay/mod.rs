@@ -179,7 +179,7 @@ impl NatsRelay {
         let mut last_reported: Option<String> = None;
         loop {
             match sub.next().await {
-                SubEvent::Connected { peer } => {
+                SubEvent::Connected { peer, .. } => {
                     newest = Some(peer);
                     last_reported = None;
                     (self.notify)(RelayNotice::EngineConnected(self.spec.endpoint.clone()));

@@ -1,5 +1,6 @@
 //! The report as a page.
 
+use contract_id::contract;
 use routing::Policy;
 use simulate::{CellReport, SimulationReport, TraceSummary, html, run};
 
@@ -54,6 +55,7 @@ fn the_page_fetches_nothing_and_runs_no_script() {
 }
 
 #[test]
+#[contract("S70")]
 fn the_name_of_a_trace_is_escaped() {
     let page = html::page(&report("</title><script>alert(1)</script>&\"'"));
     assert!(page.contains("&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#39;"));

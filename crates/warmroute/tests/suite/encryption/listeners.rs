@@ -89,6 +89,31 @@ fn clients_without_a_certificate_are_accepted_only_where_none_is_required() {
 }
 
 #[test]
+#[contract("S16")]
+fn the_indexer_is_encrypted_and_asks_for_certificates_as_the_admin_listener_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new();
+    authority.write_certificate(folder.path());
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    let file = folder.path().join("warmroute.yaml");
+    let indexer = |more: &str| {
+        let admin = tls(folder.path(), more);
+        std::fs::write(&file, format!("admin: {{{admin}}}\nworkers: []\n")).unwrap();
+        let file = file.to_str().unwrap();
+        Program::start(&["indexer", "--listen", "127.0.0.1:0", "-c", file])
+    };
+    let encrypted = indexer("");
+    let trust = trust_roots(&authority.pem());
+    assert_eq!(
+        get(&encrypted.data(), "/services", &trust).unwrap().status,
+        200
+    );
+    let strict = indexer(&format!(", client_ca: {}", ca.display()));
+    assert!(get(&strict.data(), "/services", &trust).is_err());
+}
+
+#[test]
 #[contract("S78")]
 fn a_key_readable_by_others_causes_a_warning_and_an_invalid_one_is_refused() {
     use std::os::unix::fs::PermissionsExt;

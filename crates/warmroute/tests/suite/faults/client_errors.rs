@@ -1,6 +1,8 @@
 //! Requests that the router refuses, each with its status and code, on a connection that stays
 //! usable.
 
+use contract_id::contract;
+
 use super::fleet::{CHAT, ScriptedFleet, fine};
 use crate::harness::{Program, RawClient, RawReply, RouterQueries as _, ScriptedReply, chat};
 
@@ -171,4 +173,59 @@ fn a_key_is_required_where_one_is_configured() {
     );
     assert_eq!(send(&[("authorization", "Bearer right")]).status, 200);
     assert_eq!(RawClient::get(&router.data(), "/livez").status, 200);
+}
+
+#[test]
+#[contract("S15")]
+fn a_web_page_of_another_site_cannot_use_a_router_without_a_key() {
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
+        "server: {allowed_origins: [\"https://app.example\"]}",
+    );
+    let data = scripted.router.data();
+    let body = chat("m", "hi", 1).to_string();
+    let status = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        let mut client = RawClient::connect(&data);
+        let mut head = format!("{method} {path} HTTP/1.1\r\n");
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        let body = if method == "POST" { body.as_str() } else { "" };
+        let length = body.len();
+        client.send_bytes(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes());
+        client.reply().status
+    };
+    let own = format!("http://{data}");
+    for (method, path, headers, expected) in [
+        ("POST", CHAT, &[("host", &*data)][..], 200),
+        ("POST", CHAT, &[("host", &*data), ("origin", &*own)], 200),
+        (
+            "POST",
+            CHAT,
+            &[("host", &*data), ("origin", "https://app.example")],
+            200,
+        ),
+        (
+            "POST",
+            CHAT,
+            &[("host", &*data), ("origin", "http://evil.test")],
+            403,
+        ),
+        ("POST", CHAT, &[("host", &*data), ("origin", "null")], 403),
+        (
+            "POST",
+            CHAT,
+            &[("host", &*data), ("content-type", "text/plain")],
+            415,
+        ),
+        ("GET", "/v1/models", &[("host", "evil.test")], 403),
+        ("GET", "/v1/models", &[("host", "app.example")], 200),
+        ("GET", "/livez", &[("host", "evil.test")], 200),
+    ] {
+        assert_eq!(
+            status(method, path, headers),
+            expected,
+            "{path} {headers:?}"
+        );
+    }
 }

@@ -24,7 +24,7 @@ fn retry_after(reply: &RawReply) -> Option<u64> {
 }
 
 #[test]
-#[contract("F12")]
+#[contract("F12", "S71")]
 fn an_engines_500_is_one_attempt_and_keeps_its_status_but_not_its_message() {
     let page = b"HTTP/1.1 500 Oops\r\ncontent-type: text/html\r\ncontent-length: 20\r\n\r\n<h1>host 10.0.0.7</h1>";
     let scripted = ScriptedFleet::start(

@@ -423,3 +423,82 @@ fn operators_override_the_file_and_discovery() {
         back.then_some(())
     });
 }
+
+#[test]
+#[contract("S11", "S37")]
+fn an_entry_of_the_admin_api_reaches_no_file_or_socket_that_the_file_does_not_name() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "of-another-service").expect("a file");
+    let secret = secret.display().to_string();
+    let it = ConfiguredFleet::start(
+        2,
+        |urls: &[String]| {
+            format!(
+                "workers:\n  - {{name: a, url: \"{}\", health_check: {{method: POST, endpoint: /health, body: {{}}, \
+                 accept_status: [200, 405]}}}}\n",
+                urls[0]
+            )
+        },
+        &[],
+    );
+    let url = it.urls()[1].clone();
+    for entry in [
+        json!({"name": "b", "url": "unix:///var/run/docker.sock"}),
+        json!({"name": "b", "url": url, "kv_events": {"endpoint": "http://127.0.0.1:1/", "token_file": secret}}),
+        json!({"name": "b", "url": url, "kv_events": {"endpoint": "ipc:///run/some.sock"}}),
+        json!({"name": "b", "url": url, "kv_events": {"store": "ipc:///run/some.sock"}}),
+        json!({"name": "b", "url": url, "kv_events": {"endpoint": "tcp://0.0.0.0:7777", "bind": true}}),
+        json!({"name": "b", "url": "https://127.0.0.1:1", "tls": {"ca": secret}}),
+        json!({"name": "b", "url": url, "health_check": {"method": "POST", "endpoint": "/containers/create"}}),
+        json!({"name": "b", "url": url, "health_check": {"method": "POST", "endpoint": "/health", "body": {"a": 1}}}),
+    ] {
+        let refused = it.post("/admin/workers", &entry);
+        assert_eq!(
+            (refused.status, refused.error_code().as_str()),
+            (403, "destination_forbidden"),
+            "{entry}"
+        );
+        assert!(
+            refused.text().contains("write this worker into the file"),
+            "{}",
+            refused.text()
+        );
+    }
+    // What a worker of the file does, another one may do, too.
+    let check =
+        json!({"method": "POST", "endpoint": "/health", "body": {}, "accept_status": [200, 405]});
+    let added = it.post(
+        "/admin/workers",
+        &json!({"name": "b", "url": url, "health_check": check}),
+    );
+    assert_eq!(added.status, 201, "{}", added.text());
+    it.until_ready(&["a", "b"]);
+}
+
+#[test]
+#[contract("S17")]
+fn each_change_by_an_operator_is_in_the_log_without_its_secrets() {
+    let it = ConfiguredFleet::start(1, one, &[]);
+    let entry = json!({"name": "b", "url": it.urls()[0], "api_key": "sk-secret-of-b"});
+    assert_eq!(it.post("/admin/workers", &entry).status, 201);
+    assert_eq!(it.call("DELETE", "/admin/workers/b", b"").status, 200);
+    assert_eq!(it.call("DELETE", "/admin/workers/nobody", b"").status, 404);
+    it.call("GET", "/admin/workers", b"");
+    let audit = eventually("the three changes in the log", || {
+        let log = it.router.stderr();
+        let lines = log.lines().filter(|line| line.contains("warmroute::audit"));
+        let lines: Vec<_> = lines.map(str::to_owned).collect();
+        (lines.len() >= 3).then_some(lines)
+    });
+    assert_eq!(audit.len(), 3, "{audit:#?}");
+    for (line, (action, status)) in audit.iter().zip([
+        ("POST /admin/workers", "201"),
+        ("DELETE /admin/workers/b", "200"),
+        ("DELETE /admin/workers/nobody", "404"),
+    ]) {
+        assert!(line.contains(action) && line.contains(status), "{line}");
+        assert!(line.contains("this machine"), "{line}");
+    }
+    assert!(!it.router.stderr().contains("sk-secret-of-b"));
+}

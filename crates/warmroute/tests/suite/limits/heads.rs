@@ -112,6 +112,11 @@ fn the_body_of_a_refused_request_never_becomes_the_next_request() {
         (String::new(), 0, 401),
         ("authorization: Bearer wrong\r\n".to_owned(), 0, 401),
         (format!("{key}content-encoding: gzip\r\n"), 0, 415),
+        (
+            format!("{key}content-encoding: identity\r\ncontent-encoding: gzip\r\n"),
+            0,
+            415,
+        ),
         (format!("{key}x-warmroute-priority: loud\r\n"), 0, 400),
         (key.to_owned(), 0, 400),
         (key.to_owned(), 2 << 20, 413),

@@ -1,5 +1,6 @@
 //! Limits that hold against any client or engine: counts, bytes, memory and time.
 
+mod access;
 mod connections;
 mod counts;
 mod heads;

@@ -5,7 +5,7 @@ use contract_id::contract;
 
 use crate::{
     faults::fleet::{CHAT, ScriptedFleet, fine},
-    harness::{Program, RawClient, RouterQueries as _, ScriptedReply, chat},
+    harness::{Program, RawClient, RouterQueries as _, ScriptedReply, SeenRequest, chat},
 };
 
 /// How a request is answered.
@@ -306,6 +306,65 @@ fn nothing_behind_an_ambiguous_request_becomes_a_request_of_a_client() {
     assert_eq!(client.reply().status, 400);
     assert!(client.is_closed());
     assert_eq!(scripted.requests(), served);
+}
+
+/// Checks that an upstream request has one reading: its only length is that of its body.
+fn assert_unambiguous(seen: &SeenRequest, body: &str, stream: &str) {
+    assert_eq!(seen.line(), format!("POST {CHAT} HTTP/1.1"), "{stream}");
+    let of_name = |wanted: &str| {
+        let fields = seen.headers().into_iter();
+        fields.filter(|(name, _)| name == wanted).count()
+    };
+    let length = seen.header("content-length");
+    assert_eq!(length, Some(body.len().to_string()), "{stream}");
+    let counts = ["content-length", "transfer-encoding", "host"].map(of_name);
+    assert_eq!(counts, [1, 0, 1], "{stream}");
+    assert_eq!(String::from_utf8_lossy(&seen.body), body, "{stream}");
+    let head = String::from_utf8_lossy(&seen.head).replace("\r\n", "");
+    assert!(!head.contains(['\r', '\n', '\0']), "{stream}");
+}
+
+#[test]
+#[contract("S24", "G15")]
+fn each_of_500_streams_reaches_the_engine_as_the_requests_that_were_answered() {
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
+    let (data, engine) = (scripted.router.data(), &scripted.engines[0]);
+    let body = chat("m", "hi", 1).to_string();
+    let all: Vec<_> = heads(&body).into_iter().chain(chunks(&body)).collect();
+    let last = case(
+        "a length",
+        Kept(200),
+        &format!("content-length: {}\r\n", body.len()),
+        &body,
+    );
+    let line = format!("POST {CHAT}");
+    let mut streams = 0;
+    for first in &all {
+        for second in all.iter().step_by(6) {
+            streams += 1;
+            let stream = format!("{}, {}", first.name, second.name);
+            let mut client = RawClient::connect(&data);
+            let requests = [first, second, &last].map(|it| [line.as_bytes(), &it.rest].concat());
+            // The connection may be closed before all of it is sent.
+            let _ = client.offer_bytes(&requests.concat());
+            for request in [first, second, &last] {
+                let status = client.reply().status;
+                match request.outcome {
+                    Kept(expected) => {
+                        assert_eq!(status, expected, "{stream}");
+                        assert_unambiguous(&engine.next_request(), &body, &stream);
+                    }
+                    Closed(expected) => {
+                        assert_eq!(status, expected, "{stream}");
+                        assert!(client.is_closed(), "{stream}");
+                        break;
+                    }
+                }
+            }
+            assert!(engine.seen_lines().is_empty(), "{stream}");
+        }
+    }
+    assert!(streams >= 400, "{streams}");
 }
 
 #[test]

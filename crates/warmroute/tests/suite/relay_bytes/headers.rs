@@ -16,6 +16,33 @@ fn posted(pair: &RoutedEngine, headers: &[(&str, &str)]) -> RawReply {
 }
 
 #[test]
+#[contract("S29")]
+fn forwarding_fields_cross_only_from_a_trusted_proxy() {
+    let fields = [
+        ("X-Forwarded-For", "127.0.0.1"),
+        ("X-Forwarded-Host", "elsewhere"),
+        ("X-Real-IP", "127.0.0.1"),
+        ("Forwarded", "for=127.0.0.1"),
+    ];
+    for (settings, expected) in [
+        ("", false),
+        ("server: {trusted_proxies: [10.0.0.0/8]}\n", false),
+        ("server: {trusted_proxies: [127.0.0.0/8]}\n", true),
+    ] {
+        let pair = RoutedEngine::start_with(settings);
+        assert_eq!(posted(&pair, &fields).status, 200);
+        let seen = pair.engine.next_request();
+        for (name, value) in fields {
+            assert_eq!(
+                seen.header(&name.to_ascii_lowercase()).as_deref(),
+                expected.then_some(value),
+                "{settings} {name}"
+            );
+        }
+    }
+}
+
+#[test]
 #[contract("S27", "S28")]
 fn credentials_connection_fields_and_router_headers_are_not_forwarded() {
     let pair = RoutedEngine::start();
@@ -84,7 +111,10 @@ fn connection_server_and_router_headers_of_the_engine_are_not_forwarded() {
     let pair = RoutedEngine::start();
     let head = "x-engine: a\r\nX-Engine: b\r\nserver: uvicorn\r\nset-cookie: a=b\r\nx-powered-by: py\r\n\
                 x-warmroute-worker: forged\r\nx-request-id: theirs\r\nconnection: x-hop\r\nx-hop: 1\r\n\
-                keep-alive: timeout=5\r\nopenai-processing-ms: 5\r\n";
+                keep-alive: timeout=5\r\nopenai-processing-ms: 5\r\nretry-after: 7\r\n\
+                access-control-allow-origin: *\r\nlocation: http://evil.test/\r\nwww-authenticate: Basic\r\n\
+                strict-transport-security: max-age=1\r\nclear-site-data: *\r\nalt-svc: h3\r\nlink: <a>\r\n\
+                content-security-policy: none\r\nx-accel-redirect: /etc/passwd\r\nserver-timing: db\r\n";
     pair.engine
         .once(ScriptedReply::whole(json_reply("200 OK", head, "{}")));
     let reply = posted(&pair, &[("x-request-id", "ours")]);
@@ -96,6 +126,7 @@ fn connection_server_and_router_headers_of_the_engine_are_not_forwarded() {
     };
     assert_eq!(values("x-engine"), ["a", "b"]);
     assert_eq!(values("openai-processing-ms"), ["5"]);
+    assert_eq!(values("retry-after"), ["7"]);
     assert_eq!(values("x-request-id"), ["ours"]);
     assert_eq!(values("x-warmroute-worker"), [pair.engine.address()]);
     assert_eq!(values("x-warmroute-policy"), ["warm"]);
@@ -107,6 +138,16 @@ fn connection_server_and_router_headers_of_the_engine_are_not_forwarded() {
         "x-powered-by",
         "x-hop",
         "keep-alive",
+        "access-control-allow-origin",
+        "location",
+        "www-authenticate",
+        "strict-transport-security",
+        "clear-site-data",
+        "alt-svc",
+        "link",
+        "content-security-policy",
+        "x-accel-redirect",
+        "server-timing",
     ] {
         assert_eq!(values(gone), [""; 0], "{gone}");
     }

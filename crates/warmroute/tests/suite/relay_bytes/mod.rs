@@ -26,12 +26,16 @@ struct RoutedEngine {
 
 impl RoutedEngine {
     fn start() -> Self {
+        Self::start_with("")
+    }
+
+    fn start_with(settings: &str) -> Self {
         let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
             "200 OK",
             "",
             r#"{"id":"1"}"#,
         )));
-        let router = Program::serve(&[engine.url()], &[]).ready(1);
+        let router = Program::serve_with(settings, &[engine.url()], &[]).ready(1);
         Self {
             engine,
             router,

@@ -216,3 +216,23 @@ fn an_engines_own_4xx_passes_unchanged() {
     }
     assert_eq!(pair.engine.requests(), 4, "none of them is tried again");
 }
+
+#[test]
+#[contract("S62")]
+fn an_encoded_reply_passes_undecoded() {
+    let pair = RoutedEngine::start();
+    // A gzip head that expands to nothing good: the router never looks inside.
+    let bomb = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0][..], &[0xff; 4096]].concat();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n",
+        bomb.len()
+    );
+    let mut client = pair.client();
+    pair.engine
+        .once(ScriptedReply::whole([head.as_bytes(), &bomb].concat()));
+    client.send("POST", CHAT, &[], chat("m", "hi", 1).to_string().as_bytes());
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.clean), (200, true));
+    assert_eq!(reply.header("content-encoding"), Some("gzip"));
+    assert_eq!(reply.body, bomb);
+}

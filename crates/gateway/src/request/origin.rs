@@ -1,0 +1,277 @@
+//! Where a request comes from: which web pages may call a listener that needs no key, and whose
+//! forwarding fields are believed.
+//!
+//! Not here: keys. A page of another site cannot send one without the user's help.
+
+use config::ServerSection;
+use dialect::{ApiError, ErrorCode};
+use http::{HeaderMap, header};
+use net::server::{self, PeerAddress};
+
+use crate::routes::BodyMode;
+
+/// Most proxies in a chain that is believed.
+const MOST_PROXIES: usize = 10;
+
+/// Checks that no page of another site makes its visitor's browser send this request, which needs no
+/// key. Browsers name the page in `Origin`; programs send none.
+pub(crate) fn check_page(
+    server: &ServerSection,
+    headers: &HeaderMap,
+    peer: PeerAddress,
+    body: BodyMode,
+) -> Result<(), ApiError> {
+    if peer == PeerAddress::Local {
+        // No browser connects to a unix socket.
+        return Ok(());
+    }
+    if let Some(origin) = server::foreign_origin(headers)
+        && !server
+            .allowed_origins
+            .iter()
+            .any(|allowed| allowed.is(origin.as_bytes()))
+    {
+        return Err(forbidden(
+            "the Origin header names a page of another site: use an API key, or list the page's origin in server.allowed_origins",
+        ));
+    }
+    if only_here(server)
+        && !headers
+            .get(header::HOST)
+            .is_none_or(|host| is_own_host(server, host.as_bytes()))
+    {
+        return Err(forbidden(
+            "the Host header names another machine: ask for 127.0.0.1 or localhost, use an API key, or list the origin in \
+             server.allowed_origins",
+        ));
+    }
+    // A form of any page can send this type, also from browsers that name no origin; no client of
+    // the API does.
+    if body == BodyMode::Limited && is_plain_text(headers) {
+        return Err(ApiError::new(
+            ErrorCode::UnsupportedEncoding,
+            "the body has Content-Type text/plain: send application/json",
+        ));
+    }
+    Ok(())
+}
+
+fn forbidden(message: &str) -> ApiError {
+    ApiError::new(ErrorCode::DestinationForbidden, message)
+}
+
+/// Returns whether clients are on this machine only. Elsewhere any name may lead to the listener.
+fn only_here(server: &ServerSection) -> bool {
+    server.listen.is_local()
+        && server
+            .also_listen
+            .iter()
+            .all(config::ListenSetting::is_local)
+}
+
+fn is_own_host(server: &ServerSection, host: &[u8]) -> bool {
+    server::is_here(host)
+        || server::is_private_name(host)
+        || server
+            .allowed_origins
+            .iter()
+            .any(|allowed| allowed.has_host(host))
+}
+
+fn is_plain_text(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| {
+        let essence = value.as_bytes().split(|byte| *byte == b';').next();
+        essence.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"text/plain"))
+    })
+}
+
+/// Removes the fields in which proxies report the client of a request, unless a trusted proxy sent
+/// them: any client can write them.
+pub(crate) fn remove_untrusted_forwarding(
+    server: &ServerSection,
+    headers: &mut HeaderMap,
+    peer: PeerAddress,
+) {
+    let is_chain = |name: &str| name == "x-forwarded-for" || name == "forwarded";
+    let links = |headers: &HeaderMap| {
+        let values = headers.iter().filter(|(name, _)| is_chain(name.as_str()));
+        values
+            .map(|(_, value)| value.as_bytes().split(|byte| *byte == b',').count())
+            .sum::<usize>()
+    };
+    let is_trusted = match peer.address() {
+        Some(address) => {
+            let mut proxies = server.trusted_proxies.iter();
+            proxies.any(|range| range.contains(address))
+        }
+        // Permissions of the socket's file decide who connects.
+        None => true,
+    };
+    if is_trusted && links(headers) <= MOST_PROXIES {
+        return;
+    }
+    while let Some(name) = headers
+        .keys()
+        .find(|name| proxy::headers::is_of_proxies(name))
+        .cloned()
+    {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    const REMOTE: PeerAddress = PeerAddress::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let field = |(name, value): &(&'static str, &'static str)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        };
+        fields.iter().map(field).collect()
+    }
+
+    fn code(
+        server: &ServerSection,
+        fields: &[(&'static str, &'static str)],
+        peer: PeerAddress,
+    ) -> Option<ErrorCode> {
+        let checked = check_page(server, &headers(fields), peer, BodyMode::Limited);
+        checked.err().map(|error| error.code)
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn programs_and_pages_of_the_listener_call_it_without_a_key() {
+        let server = ServerSection::default();
+        for fields in [
+            &[("host", "127.0.0.1:8080")][..],
+            &[],
+            &[
+                ("host", "localhost:8080"),
+                ("content-type", "application/json"),
+            ],
+            // curl -d without a header.
+            &[
+                ("host", "localhost:8080"),
+                ("content-type", "application/x-www-form-urlencoded"),
+            ],
+            &[
+                ("host", "router"),
+                ("content-type", "application/json; charset=utf-8"),
+            ],
+            &[("host", "host.docker.internal:8080")],
+            &[
+                ("host", "localhost:8080"),
+                ("origin", "http://localhost:8080"),
+            ],
+        ] {
+            assert_eq!(code(&server, fields, REMOTE), None, "{fields:?}");
+        }
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn pages_of_other_sites_do_not() {
+        let server = ServerSection::default();
+        let forbidden = Some(ErrorCode::DestinationForbidden);
+        for (fields, expected) in [
+            // A cross-site request, a sandboxed frame, another port of this machine.
+            (
+                &[("host", "127.0.0.1:8080"), ("origin", "http://evil.test")][..],
+                forbidden,
+            ),
+            (&[("host", "127.0.0.1:8080"), ("origin", "null")], forbidden),
+            (
+                &[
+                    ("host", "localhost:8080"),
+                    ("origin", "http://localhost:3000"),
+                ],
+                forbidden,
+            ),
+            // DNS rebinding: the page's own name leads here.
+            (&[("host", "evil.test:8080")], forbidden),
+            (
+                &[
+                    ("host", "evil.test:8080"),
+                    ("origin", "http://evil.test:8080"),
+                ],
+                forbidden,
+            ),
+            (
+                &[
+                    ("host", "127.0.0.1:8080"),
+                    ("content-type", "Text/Plain;charset=UTF-8"),
+                ],
+                Some(ErrorCode::UnsupportedEncoding),
+            ),
+        ] {
+            assert_eq!(code(&server, fields, REMOTE), expected, "{fields:?}");
+            assert_eq!(code(&server, fields, PeerAddress::Local), None);
+        }
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn listed_origins_are_allowed_with_their_host() {
+        let server = ServerSection {
+            allowed_origins: vec!["https://app.example".parse().unwrap()],
+            ..ServerSection::default()
+        };
+        let listed = &[("host", "app.example"), ("origin", "https://app.example")];
+        assert_eq!(code(&server, listed, REMOTE), None);
+        let other = &[("host", "app.example"), ("origin", "https://evil.test")];
+        assert!(code(&server, other, REMOTE).is_some());
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn a_listener_for_other_machines_has_any_name_and_no_foreign_pages() {
+        let server = ServerSection {
+            listen: "0.0.0.0:8080".parse().unwrap(),
+            ..ServerSection::default()
+        };
+        assert_eq!(code(&server, &[("host", "llm.example")], REMOTE), None);
+        let foreign = &[("host", "llm.example"), ("origin", "http://evil.test")];
+        assert!(code(&server, foreign, REMOTE).is_some());
+    }
+
+    #[test]
+    #[contract("S29")]
+    fn forwarding_fields_are_believed_only_from_trusted_proxies() {
+        let sent = [
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x-forwarded-host", "elsewhere"),
+            ("x-real-ip", "127.0.0.1"),
+            ("forwarded", "for=127.0.0.1"),
+            ("accept", "*/*"),
+        ];
+        let left = |server: &ServerSection, mut headers: HeaderMap, peer| {
+            remove_untrusted_forwarding(server, &mut headers, peer);
+            headers.len()
+        };
+        let mut server = ServerSection::default();
+        assert_eq!(left(&server, headers(&sent), REMOTE), 1);
+        assert_eq!(left(&server, headers(&sent), PeerAddress::Local), 5);
+        server.trusted_proxies = vec!["10.0.0.0/24".parse().unwrap()];
+        assert_eq!(left(&server, headers(&sent), REMOTE), 5);
+        let other = PeerAddress::V4(std::net::Ipv4Addr::new(10, 0, 1, 9));
+        assert_eq!(left(&server, headers(&sent), other), 1);
+        // A chain that no chain of proxies makes.
+        let long = [
+            (
+                "x-forwarded-for",
+                "1.1.1.1, 1.1.1.1, 1.1.1.1, 1.1.1.1, 1.1.1.1, 1.1.1.1",
+            ),
+            ("forwarded", "for=1, for=1, for=1, for=1, for=1"),
+        ];
+        assert_eq!(left(&server, headers(&long), REMOTE), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! What the entry of a worker from the admin API may reach: only what an entry of the file reaches,
+//! besides engines on the network.
+//!
+//! Who may call the admin API is not necessarily allowed to read the files of this process's user, or
+//! to send requests to other services of this machine.
+
+use admin::WorkerRejection;
+use config::{CheckMethod, Settings, WorkerEntry};
+use net::{Destinations, WorkerUrl};
+use serde_json::{Map, Value};
+
+/// Checks an entry against the workers of the file in `in_force`.
+pub(super) fn check(
+    entry: &Map<String, Value>,
+    in_force: &Settings,
+) -> Result<(), WorkerRejection> {
+    may_be_an_engine(entry)?;
+    let reach = EntryReach { entry, in_force };
+    reach.sockets()?;
+    reach.files()?;
+    reach.calls()
+}
+
+/// Refuses metadata addresses: a caller of the admin API makes this process connect to the worker's
+/// URL.
+fn may_be_an_engine(entry: &Map<String, Value>) -> Result<(), WorkerRejection> {
+    let url = entry
+        .get("url")
+        .and_then(|url| url.as_str())
+        .and_then(|url| url.parse::<WorkerUrl>().ok());
+    let forbidden = url.and_then(|url| Destinations::Engines.check_host(&url.address()).err());
+    forbidden.map_or(Ok(()), |forbidden| {
+        Err(WorkerRejection::Forbidden(forbidden.to_string()))
+    })
+}
+
+struct EntryReach<'a> {
+    entry: &'a Map<String, Value>,
+    in_force: &'a Settings,
+}
+
+impl EntryReach<'_> {
+    /// Sockets of this machine: to connect to, and to open.
+    fn sockets(&self) -> Result<(), WorkerRejection> {
+        if let Some(url) = self.entry.get("url").and_then(Value::as_str)
+            && url.starts_with("unix:")
+        {
+            self.is_of_file("url", |worker| worker.url == url)?;
+        }
+        for key in ["endpoint", "replay_endpoint", "store"] {
+            let Some(endpoint) = self.value("kv_events", key).and_then(Value::as_str) else {
+                continue;
+            };
+            if endpoint.starts_with("ipc:") {
+                let key = format!("kv_events.{key}");
+                self.is_of_file(&key, |worker| names_socket(worker, endpoint))?;
+            }
+        }
+        if self.value("kv_events", "bind").is_some() {
+            let endpoint = self.value("kv_events", "endpoint").and_then(Value::as_str);
+            self.is_of_file("kv_events.bind", |worker| {
+                worker.kv_events.bind && worker.kv_events.endpoint.as_deref() == endpoint
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Files that are read.
+    fn files(&self) -> Result<(), WorkerRejection> {
+        if let Some(path) = self.value("kv_events", "token_file") {
+            self.is_of_file("kv_events.token_file", |worker| {
+                let own = worker.kv_events.token_file.as_deref();
+                own.is_some_and(|own| path.as_str().is_some_and(|path| own == path))
+            })?;
+        }
+        if let Some(path) = self.value("tls", "ca") {
+            self.is_of_file("tls.ca", |worker| {
+                let own = worker.tls.ca.as_deref();
+                own.is_some_and(|own| path.as_str().is_some_and(|path| own == path))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Health checks that could change something.
+    fn calls(&self) -> Result<(), WorkerRejection> {
+        let check = |key| self.value("health_check", key);
+        let is_read = |method: &Value| {
+            let method = method.as_str().unwrap_or_default();
+            ["GET", "HEAD"]
+                .iter()
+                .any(|it| it.eq_ignore_ascii_case(method))
+        };
+        if check("body").is_none() && check("method").is_none_or(is_read) {
+            return Ok(());
+        }
+        self.is_of_file("health_check", |worker| {
+            let own = &worker.health_check;
+            own.method == Some(CheckMethod::Post)
+                && own.body.as_ref() == check("body")
+                && own.endpoint.as_deref() == check("endpoint").and_then(Value::as_str)
+                && check("fallback_endpoints").is_none()
+        })
+    }
+
+    /// Returns a value of a section that is set.
+    fn value(&self, section: &str, key: &str) -> Option<&Value> {
+        let value = self.entry.get(section)?.get(key)?;
+        (!value.is_null() && *value != Value::Bool(false)).then_some(value)
+    }
+
+    fn is_of_file(
+        &self,
+        key: &str,
+        names: impl Fn(&WorkerEntry) -> bool,
+    ) -> Result<(), WorkerRejection> {
+        let mut of_file = self.in_force.workers.iter().filter(|worker| !worker.found);
+        if of_file.any(names) {
+            return Ok(());
+        }
+        Err(WorkerRejection::Forbidden(format!(
+            "{key}: an entry of the admin API reads no file, reaches no socket of this machine and sends no check with a body \
+             unless a worker of the file does the same: write this worker into the file"
+        )))
+    }
+}
+
+fn names_socket(worker: &WorkerEntry, endpoint: &str) -> bool {
+    let own = &worker.kv_events;
+    let replay = match &own.replay_endpoint {
+        config::ReplayEndpoint::At(at) => Some(at.as_str()),
+        config::ReplayEndpoint::Auto | config::ReplayEndpoint::None => None,
+    };
+    [own.endpoint.as_deref(), own.store.as_deref(), replay].contains(&Some(endpoint))
+}

@@ -1,0 +1,95 @@
+//! What the program is built from, and how.
+
+use contract_id::contract;
+
+const LOCK: &str = include_str!("../../../../Cargo.lock");
+const MANIFEST: &str = include_str!("../../../../Cargo.toml");
+
+/// Least versions: those before have advisories.
+const LEAST: &[(&str, [u64; 3])] = &[
+    ("h2", [0, 4, 18]),
+    ("hyper", [1, 11, 0]),
+    ("bytes", [1, 11, 1]),
+    ("rustls", [0, 23, 18]),
+    ("rustls-webpki", [0, 103, 13]),
+    ("tracing-subscriber", [0, 3, 20]),
+    ("time", [0, 3, 47]),
+    ("ring", [0, 17, 12]),
+    ("tokio", [1, 44, 2]),
+    ("lru", [0, 18, 2]),
+    ("crossbeam-epoch", [0, 9, 20]),
+    ("object_store", [0, 10, 2]),
+    ("tungstenite", [0, 20, 1]),
+    ("idna", [1, 0, 3]),
+    ("async-nats", [0, 29, 0]),
+];
+const UNWANTED: &[&str] = &["rustls-pemfile", "serde_yml", "yaml-rust"];
+
+/// Names and versions of all packages.
+fn packages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    LOCK.split("[[package]]").skip(1).map(|package| {
+        let value = |key: &str| {
+            let line = package.lines().find_map(|line| line.strip_prefix(key));
+            line.expect("the key").trim_matches('"')
+        };
+        (value("name = "), value("version = "))
+    })
+}
+
+fn numbers(version: &str) -> Vec<u64> {
+    let version = version.split(['-', '+']).next().unwrap_or(version);
+    let parsed = version.split('.').map(|number| number.parse());
+    parsed.map(|it| it.expect("a number")).collect()
+}
+
+#[test]
+#[contract("S73")]
+fn no_dependency_is_older_than_its_last_advisory() {
+    assert!(packages().count() > 200);
+    for (name, version) in packages() {
+        let least = LEAST.iter().find(|(known, _)| *known == name);
+        if let Some((_, least)) = least {
+            assert!(numbers(version) >= least.to_vec(), "{name} {version}");
+        }
+        assert!(!UNWANTED.contains(&name), "{name} is not to be used");
+    }
+}
+
+#[test]
+#[contract("S77")]
+fn a_panic_unwinds_and_an_overflow_is_found_in_what_ships() {
+    let profile = |name: &str| {
+        let from = MANIFEST.split_once(&format!("\n[profile.{name}]\n"));
+        let keys = from.expect("the profile").1;
+        keys.split("\n[").next().unwrap_or(keys)
+    };
+    let release = profile("release");
+    assert!(release.contains("panic = \"unwind\"") && release.contains("overflow-checks = true"));
+    assert!(!release.contains("debug-assertions = true"));
+    let shipped = profile("dist");
+    assert!(shipped.contains("inherits = \"release\""));
+    assert!(!shipped.contains("panic = \"abort\"") && !shipped.contains("overflow-checks = false"));
+}
+
+#[test]
+#[contract("S75")]
+fn unsafe_code_is_forbidden_in_all_crates_but_the_named_ones() {
+    assert!(MANIFEST.contains("unsafe_code = \"forbid\""));
+    let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let mut own = Vec::new();
+    for entry in std::fs::read_dir(crates).expect("the crates") {
+        let path = entry.expect("a crate").path().join("Cargo.toml");
+        let Ok(manifest) = std::fs::read_to_string(&path) else {
+            continue;
+        };
+        if !manifest.contains("[lints]\nworkspace = true") {
+            own.push(path.parent().expect("a folder").to_owned());
+        }
+    }
+    let names: Vec<_> = own
+        .iter()
+        .filter_map(|path| path.file_name())
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(names, ["kv-index"], "its one file has loom schedules");
+}
