@@ -20,7 +20,7 @@ pub use models::{AllowedModels, WrongPattern};
 pub use section::{Scope, TenantDefaults, TenantEntry, TenantsSection, expiry};
 pub use state::TenantCounts;
 pub use table::{KeyTable, KeyVerdict, Tenants};
-pub use tenant::{Refusal, Tenant, TenantPermit};
+pub use tenant::{QueueShare, Refusal, Tenant, TenantPermit};
 
 /// The tenant of the key that is not in the configuration, and of requests that need no key.
 pub const DEFAULT_TENANT: &str = "default";

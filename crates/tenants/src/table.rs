@@ -86,7 +86,8 @@ impl KeyTable {
                 let overrides = section.defaults.overrides || entries.len() == 1;
                 table.by_digest.reserve(entries.len());
                 for entry in entries {
-                    let tenant = Tenant::of(entry, overrides, state(&entry.name));
+                    let defaults = (overrides, section.defaults.queued);
+                    let tenant = Tenant::of(entry, defaults, state(&entry.name));
                     if let Some(digest) = digest_of(entry) {
                         table.by_digest.insert(digest, Arc::new(tenant));
                     }

@@ -14,12 +14,24 @@ pub struct Tenant {
     models: AllowedModels,
     per_second: Option<f64>,
     max_concurrent: Option<NonZeroU32>,
+    queue: QueueShare,
     /// Seconds since 1970.
     expires_at: Option<i64>,
     enabled: bool,
     /// Names and values; a map would take half a KiB for its first entry.
     metadata: Box<[(Box<str>, Box<str>)]>,
     state: Arc<TenantState>,
+}
+
+/// What a tenant gets while its requests wait for a worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueueShare {
+    /// Its share, compared with the weights of others.
+    pub weight: f64,
+    /// Priority of its requests that name none.
+    pub priority: i32,
+    /// Most requests that wait; `None`: no limit.
+    pub most_queued: Option<NonZeroU32>,
 }
 
 /// Why a request of a known tenant is not let in.
@@ -62,8 +74,12 @@ fn bit(scope: Scope) -> u8 {
 
 impl Tenant {
     /// Returns the tenant of an entry. `overrides`: whether it may override decisions even without
-    /// the scope.
-    pub(crate) fn of(entry: &TenantEntry, overrides: bool, state: Arc<TenantState>) -> Self {
+    /// the scope; `queued`: most of its requests that wait.
+    pub(crate) fn of(
+        entry: &TenantEntry,
+        (overrides, queued): (bool, NonZeroU32),
+        state: Arc<TenantState>,
+    ) -> Self {
         let mut scopes = ScopeSet::of(&entry.scopes);
         if overrides {
             scopes.0 |= bit(Scope::Overrides);
@@ -77,6 +93,13 @@ impl Tenant {
             expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
             per_second: entry.rate_limit_rps,
             max_concurrent: entry.max_concurrent,
+            queue: QueueShare {
+                weight: entry.weight,
+                // Checked with the configuration: a whole number from -100 to 100.
+                #[allow(clippy::cast_possible_truncation, reason = "it is whole and small")]
+                priority: entry.priority as i32,
+                most_queued: Some(queued),
+            },
             enabled: entry.enabled,
             metadata: (entry.metadata.iter())
                 .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
@@ -93,6 +116,11 @@ impl Tenant {
             models: AllowedModels::default(),
             per_second: None,
             max_concurrent: None,
+            queue: QueueShare {
+                weight: 1.0,
+                priority: 0,
+                most_queued: None,
+            },
             expires_at: None,
             enabled: true,
             metadata: Box::default(),
@@ -123,6 +151,11 @@ impl Tenant {
     /// Returns the models that its requests may name.
     pub fn models(&self) -> &AllowedModels {
         &self.models
+    }
+
+    /// Returns what it gets while its requests wait for a worker.
+    pub fn queue_share(&self) -> QueueShare {
+        self.queue
     }
 
     /// Returns the operator's notes: names and values.

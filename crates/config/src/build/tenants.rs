@@ -19,6 +19,7 @@ pub(super) fn check(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
         problems.extend(entry.name(&mut names));
         problems.extend(entry.key(&mut keys));
         problems.extend(entry.models());
+        problems.extend(entry.priority());
         problems.extend(entry.expiry());
     }
 }
@@ -101,6 +102,14 @@ impl<'a> TenantCheck<'a> {
         let message = format!("`{wrong}` is no name of models");
         let expected = "a model's name, or its beginning and a `*` at the end";
         Some(self.problem("allowed_models", message, expected))
+    }
+
+    fn priority(&self) -> Option<ProblemDraft> {
+        let priority = self.entry.key("priority").float_if_set()?;
+        (priority.fract() != 0.0).then(|| {
+            let expected = "a whole number from -100 to 100";
+            self.problem("priority", "no whole number", expected)
+        })
     }
 
     fn expiry(&self) -> Option<ProblemDraft> {

@@ -181,7 +181,7 @@ struct DryRunRequest<'a> {
     gateway: &'a Arc<Gateway>,
     body: RouteBody<'a>,
     received: Moment,
-    tenant: Arc<str>,
+    tenant: Option<&'a Tenant>,
     model: Arc<ModelView>,
     exclude: Vec<Pin>,
     facts: RoutingFacts,
@@ -214,7 +214,8 @@ async fn tokenized(
 impl<'a> DryRunRequest<'a> {
     async fn read(gateway: &'a Arc<Gateway>, call: &'a AcceptedRequest) -> Result<Self, ApiError> {
         let route_body = body::read(call.body.bytes(), &call.overrides)?;
-        let overridden = route_body.overrides != HeaderOverrides::default();
+        // The headers' were checked before.
+        let overridden = route_body.overrides != call.overrides;
         if overridden && !may_override(call.tenant.as_deref()) {
             return Err(errors::override_not_allowed(BODY_OVERRIDES));
         }
@@ -231,7 +232,7 @@ impl<'a> DryRunRequest<'a> {
     /// body of `call`.
     async fn prepare(
         gateway: &'a Arc<Gateway>,
-        call: RouteCall<'_>,
+        call: RouteCall<'a>,
         route_body: RouteBody<'a>,
     ) -> Result<Self, ApiError> {
         let snapshot = gateway.fleet().snapshot();
@@ -289,7 +290,7 @@ impl<'a> DryRunRequest<'a> {
             gateway,
             body: route_body,
             received: call.received,
-            tenant: tenant_name(call.tenant),
+            tenant: call.tenant,
             model,
             exclude,
             facts,
@@ -304,6 +305,7 @@ impl<'a> DryRunRequest<'a> {
             failed: &self.exclude,
             same_body_as: None,
             may_wait: false,
+            tenant: self.tenant,
         }
     }
 
@@ -396,7 +398,7 @@ impl<'a> DryRunRequest<'a> {
             id: gateway.recorder.receipts.ids.next_id(),
             at_unix_ms: gateway.clock().unix_ms(),
             request_id,
-            tenant: Arc::clone(&self.tenant),
+            tenant: tenant_name(self.tenant),
             route: ROUTE,
             answer: RouterAnswer::Decided(Box::new(decision)),
             queue_wait: QueueWait::default(),

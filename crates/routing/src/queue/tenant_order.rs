@@ -1,0 +1,216 @@
+//! The order of the requests in one queue: tenants by what they have received, and the requests of
+//! each by length.
+//!
+//! The term of the tenant changes with each of its requests that is bound. The requests of a tenant
+//! are therefore a group with one rank, so that the change moves the group and not its requests.
+//! A pass tries the requests in this order, each once.
+//!
+//! **Invariant**: between passes every group is among the untried ones.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
+
+use super::{
+    order::{Milliseconds, RequestRank},
+    shares::TenantSlot,
+};
+use crate::Ticket;
+
+/// A tenant's requests of one priority.
+type GroupId = (TenantSlot, Reverse<i32>);
+/// The rank of a group.
+type GroupRank = (Reverse<i32>, Milliseconds, TenantSlot);
+/// The rank of a request in its group.
+type Position = (Milliseconds, Ticket);
+
+/// The requests of a queue in their order, and how far the pass has come.
+#[derive(Debug, Default)]
+pub(super) struct TenantOrder {
+    groups: BTreeMap<GroupId, Group>,
+    /// The groups with requests that the pass has not tried.
+    untried: BTreeSet<GroupRank>,
+    /// The groups of which the pass has tried requests.
+    tried: Vec<GroupId>,
+    requests: usize,
+}
+
+#[derive(Debug)]
+struct Group {
+    tenant_virtual: Milliseconds,
+    /// With the virtual milliseconds that each adds to its tenant's when it is bound.
+    requests: BTreeMap<Position, f64>,
+    next: Next,
+}
+
+/// The request of a group with which the pass continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The pass has tried none.
+    First,
+    /// The first at this position or behind it.
+    From(Position),
+    /// The pass has tried all.
+    None,
+}
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TenantPosition {
+    pub(super) tenant: TenantSlot,
+    pub(super) rank: RequestRank,
+    pub(super) ticket: Ticket,
+}
+
+impl TenantPosition {
+    fn group(&self) -> GroupId {
+        (self.tenant, self.rank.band)
+    }
+
+    fn in_group(&self) -> Position {
+        (self.rank.length, self.ticket)
+    }
+}
+
+impl Group {
+    fn rank(&self, (tenant, band): GroupId) -> GroupRank {
+        (band, self.tenant_virtual, tenant)
+    }
+
+    /// Returns the requests that the pass has not tried, in order.
+    fn untried(&self) -> impl Iterator<Item = (&Position, &f64)> {
+        let from = match self.next {
+            Next::First => Some(Bound::Unbounded),
+            Next::From(position) => Some(Bound::Included(position)),
+            Next::None => None,
+        };
+        let all = from.map(|from| self.requests.range((from, Bound::Unbounded)));
+        all.into_iter().flatten()
+    }
+}
+
+impl TenantOrder {
+    pub(super) fn len(&self) -> usize {
+        self.requests
+    }
+
+    /// Adds a request that adds `virtual_ms` to its tenant's virtual time when it is bound. One that
+    /// stands before the next of its group is tried next.
+    pub(super) fn insert(&mut self, at: TenantPosition, tenant_virtual_ms: f64, virtual_ms: f64) {
+        let (id, position) = (at.group(), at.in_group());
+        let group = self.groups.entry(id).or_insert_with(|| Group {
+            tenant_virtual: Milliseconds(tenant_virtual_ms),
+            requests: BTreeMap::new(),
+            next: Next::First,
+        });
+        self.requests += usize::from(group.requests.insert(position, virtual_ms).is_none());
+        group.next = match group.next {
+            Next::From(next) if next < position => Next::From(next),
+            Next::First => Next::First,
+            Next::From(_) | Next::None => Next::From(position),
+        };
+        self.untried.insert(group.rank(id));
+    }
+
+    pub(super) fn remove(&mut self, at: TenantPosition) {
+        let id = at.group();
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        self.requests -= usize::from(group.requests.remove(&at.in_group()).is_some());
+        if group.requests.is_empty() {
+            let rank = group.rank(id);
+            self.untried.remove(&rank);
+            self.groups.remove(&id);
+        }
+    }
+
+    /// Records the virtual time of a tenant.
+    pub(super) fn set_tenant_virtual(&mut self, tenant: TenantSlot, virtual_ms: f64) {
+        let all = (tenant, Reverse(i32::MAX))..=(tenant, Reverse(i32::MIN));
+        for (id, group) in self.groups.range_mut(all) {
+            let before = group.rank(*id);
+            group.tenant_virtual = Milliseconds(virtual_ms);
+            if self.untried.remove(&before) {
+                self.untried.insert(group.rank(*id));
+            }
+        }
+    }
+
+    /// Returns the least virtual time of a tenant with requests of this priority.
+    pub(super) fn least_virtual_ms(&self, band: Reverse<i32>) -> Option<f64> {
+        let from = (band, Milliseconds(f64::NEG_INFINITY), TenantSlot::FIRST);
+        let untried = self.untried.range(from..).next();
+        let untried = untried.filter(|(other, ..)| *other == band);
+        let tried = self.tried.iter().filter(|(_, other)| *other == band);
+        let tried = tried.filter_map(|id| self.groups.get(id));
+        let all = untried.map(|(_, least, _)| *least);
+        all.into_iter()
+            .chain(tried.map(|group| group.tenant_virtual))
+            .min()
+            .map(|least| least.0)
+    }
+
+    /// Lets the next pass try all requests.
+    pub(super) fn restart(&mut self) {
+        for id in self.tried.drain(..) {
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.next = Next::First;
+                self.untried.insert(group.rank(id));
+            }
+        }
+    }
+
+    /// Returns whether the pass has tried every request.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.untried.is_empty()
+    }
+
+    /// Returns the next requests of the pass, at most `most`, in the order that they would have if
+    /// each were bound.
+    pub(super) fn take_next(&mut self, most: usize) -> Vec<Ticket> {
+        let mut taken = Vec::new();
+        let mut moved: Vec<(GroupId, GroupRank)> = Vec::new();
+        while taken.len() < most {
+            let mut ranks = self.untried.iter().copied();
+            let Some(rank) = ranks.next() else { break };
+            let (second, (band, reached, tenant)) = (ranks.next(), rank);
+            self.untried.remove(&rank);
+            let id = (tenant, band);
+            let Some(group) = self.groups.get_mut(&id) else {
+                continue;
+            };
+            let (mut reached, mut next) = (reached.0, Next::None);
+            for (position, virtual_ms) in group.untried() {
+                let is_behind =
+                    second.is_some_and(|second| (band, Milliseconds(reached), tenant) > second);
+                if taken.len() >= most || is_behind {
+                    next = Next::From(*position);
+                    break;
+                }
+                taken.push(position.1);
+                reached += virtual_ms;
+            }
+            if group.next == Next::First {
+                self.tried.push(id);
+            }
+            group.next = next;
+            if next != Next::None {
+                let rank = (band, Milliseconds(reached), tenant);
+                self.untried.insert(rank);
+                moved.push((id, rank));
+            }
+        }
+        // Only what is bound counts.
+        for (id, rank) in moved {
+            if self.untried.remove(&rank)
+                && let Some(group) = self.groups.get(&id)
+            {
+                self.untried.insert(group.rank(id));
+            }
+        }
+        taken
+    }
+}
