@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use kv_blocks::Target;
-use routing::{
-    AttemptEnd, Decision, PrefillLeg, PrefixRoutedRequest, ReportedWork, ReservationId,
-};
+use routing::{AttemptEnd, Decision, PrefillLeg, PrefixRoutedRequest, ReportedWork, ReservationId};
 
 use crate::queue_waiters::QueueWaiters;
 

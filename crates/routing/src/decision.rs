@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use kv_blocks::Target;
 
 use crate::{
-    CacheSource, CostUnit, ExcludedTarget, Policy, PrefillLeg, PrefillNote, ReservationId,
-    QueueLimit, ReservedLoad, TargetLoad, Terms, Ticket, TierTokens,
+    CacheSource, CostUnit, ExcludedTarget, Policy, PrefillLeg, PrefillNote, QueueLimit,
+    ReservationId, ReservedLoad, TargetLoad, Terms, Ticket, TierTokens,
 };
 
 /// The answer to a job.

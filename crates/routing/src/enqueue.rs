@@ -7,8 +7,8 @@ use kv_blocks::{Moment, Target};
 use crate::{
     Candidate, ExcludeReason, ExcludedTarget, Job, QueueLimit, Router, Ticket, WaitReason,
     queue::{
-        CandidateSet, OrderTerms, QueueEntry, QueuedJob, RequestWork, TargetAvailability, WaitTerms,
-        fingerprint, shared,
+        CandidateSet, OrderTerms, QueueEntry, QueuedJob, RequestWork, TargetAvailability,
+        WaitTerms, fingerprint, shared,
     },
     state::RouterState,
 };
@@ -90,11 +90,7 @@ impl Router {
     /// # Errors
     ///
     /// The limit that keeps it out of the queue; a job that may not wait has no place there either.
-    pub fn enqueue_without_target(
-        &self,
-        now: Moment,
-        job: &Job<'_>,
-    ) -> Result<Ticket, QueueLimit> {
+    pub fn enqueue_without_target(&self, now: Moment, job: &Job<'_>) -> Result<Ticket, QueueLimit> {
         let minds_backlog = self.waits_for_backlog(job, self.policy(job.targets.policy));
         let terms = WaitTerms {
             budget: job.wait_budget.ok_or(QueueLimit::Router)?,

@@ -22,22 +22,35 @@ const WARM_UP_S: f64 = 10.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let profile: Profile = "8b-h200".parse()?;
-    println!("Workload synthetic:fanout, profile 8b-h200. TTFT of the questions, from arrival, in ms:\n");
-    println!("| workers | agents every | run | p50 | p95 | p95, of alone | requests/s | prompt tokens computed/s |");
-    println!("|--:|--:|---|--:|--:|--:|--:|--:|");
+    println!(
+        "Workload synthetic:fanout, profile 8b-h200. TTFT of the questions, from arrival, in ms:\n"
+    );
+    println!(
+        "| workers | agents every | run | p50 | p95 | p95, of alone | p95 of the wait in the queue | requests/s | prompt tokens computed/s |"
+    );
+    println!("|--:|--:|---|--:|--:|--:|--:|--:|--:|");
     let mut drawn = Vec::new();
-    for (workers, round_ms) in [(2, 2_000), (4, 1_000), (8, 500)] {
+    // The last one is more than the workers can do.
+    for (workers, round_ms) in [(2, 3_000), (4, 1_500), (8, 750), (2, 2_000)] {
         let runs = three_runs(&profile, workers, round_ms)?;
-        let alone = runs[0].p95;
+        let alone = runs[0].ttft.1;
         for run in &runs {
             println!(
-                "| {workers} | {round_ms} ms | {} | {:.0} | {:.0} | {:.2} | {:.2} | {:.0} |",
-                run.name, run.p50, run.p95, run.p95 / alone, run.requests_per_s, run.computed_per_s
+                "| {workers} | {round_ms} ms | {} | {:.0} | {:.0} | {:.2} | {:.0} | {:.2} | {:.0} |",
+                run.name,
+                run.ttft.0,
+                run.ttft.1,
+                run.ttft.1 / alone,
+                run.wait_p95,
+                run.requests_per_s,
+                run.computed_per_s
             );
         }
-        drawn.push((format!("{workers} workers"), runs));
+        drawn.push((format!("{workers} workers, {round_ms} ms"), runs));
     }
-    println!("\nTenants that all wait: 4 with 200 agents each, 2 workers, until the first has none left.\n");
+    println!(
+        "\nTenants that all wait: 4 with 200 agents each, 2 workers, until the first has none left.\n"
+    );
     println!("| weights | work received, s | over the weight, of the mean | Jain index |");
     println!("|---|---|---|--:|");
     for weights in [[1.0; 4], [1.0, 1.0, 2.0, 4.0], [0.5, 1.0, 1.0, 8.0]] {
@@ -54,27 +67,32 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The figures of the questions in one run.
 struct Run {
     name: &'static str,
-    p50: f64,
-    p95: f64,
+    /// The median and the 95th percentile.
+    ttft: (f64, f64),
+    wait_p95: f64,
     requests_per_s: f64,
     computed_per_s: f64,
 }
 
 fn three_runs(profile: &Profile, workers: u32, round_ms: u64) -> Result<[Run; 3], Box<dyn Error>> {
-    let rounds = 240_000 / round_ms;
-    let shape = format!("rounds={rounds}&round_ms={round_ms}&questions=240");
+    let rounds = 600_000 / round_ms;
+    let shape = format!("rounds={rounds}&round_ms={round_ms}&questions=400");
     let alone = trace(&format!("fanout?agents=0&{shape}"))?;
     let beside = trace(&format!("fanout?{shape}"))?;
     let run = |name, trace, tenants| Run::of(name, &played(profile, workers, trace, tenants));
     Ok([
         run("alone", &alone, None),
         run("beside 51 agents, one tenant", &beside, None),
-        run("beside 51 agents, two tenants", &beside, Some(BTreeMap::new())),
+        run(
+            "beside 51 agents, two tenants",
+            &beside,
+            Some(BTreeMap::new()),
+        ),
     ])
 }
 
 fn trace(name: &str) -> Result<Trace, Box<dyn Error>> {
-    let size = BlockSize::new(16)?;
+    let size = BlockSize::new(64)?;
     Ok(Trace::read(&name.parse::<Synthetic>()?.text(size)?, size)?)
 }
 
@@ -99,22 +117,38 @@ fn played(
 
 impl Run {
     fn of(name: &'static str, requests: &[RequestReport]) -> Self {
-        let counted = || requests.iter().filter(|request| request.arrival_s >= WARM_UP_S);
-        let asked = counted().filter(|request| request.tenant == Some(ASKING));
-        let mut ttft: Vec<f64> = asked.filter_map(|request| request.ttft_ms).collect();
-        ttft.sort_by(f64::total_cmp);
-        let rank = |share: f64| ttft[((ttft.len() as f64 * share).ceil() as usize).max(1) - 1];
+        let counted = || {
+            requests
+                .iter()
+                .filter(|request| request.arrival_s >= WARM_UP_S)
+        };
+        let asked = || counted().filter(|request| request.tenant == Some(ASKING));
+        let ttft = sorted(asked().filter_map(|request| request.ttft_ms));
+        let wait = |request: &RequestReport| Some((request.bound_s? - request.arrival_s) * 1e3);
+        let waits = sorted(asked().filter_map(wait));
         let end = |request: &RequestReport| Some(request.arrival_s + request.e2e_ms? / 1e3);
         let seconds = counted().filter_map(end).fold(0.0, f64::max) - WARM_UP_S;
-        let computed: f64 = counted().map(|request| f64::from(request.computed_tokens)).sum();
+        let computed: f64 = counted()
+            .map(|request| f64::from(request.computed_tokens))
+            .sum();
         Self {
             name,
-            p50: rank(0.5),
-            p95: rank(0.95),
+            ttft: (percentile(&ttft, 0.5), percentile(&ttft, 0.95)),
+            wait_p95: percentile(&waits, 0.95),
             requests_per_s: counted().filter_map(end).count() as f64 / seconds,
             computed_per_s: computed / seconds,
         }
     }
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    sorted[((sorted.len() as f64 * share).ceil() as usize).max(1) - 1]
 }
 
 /// Prints how tenants share the workers as long as all of them wait.
@@ -123,8 +157,10 @@ fn print_shares(
     weights: [f64; 4],
     sees_tenants: bool,
 ) -> Result<(), Box<dyn Error>> {
-    // They send different lengths in different order: the third sends the longest tasks.
-    let trace = trace("fanout?agents=200&tenants=4&rounds=1&questions=0&seed=3")?;
+    // Nothing is shared: with prompts of their own, tenants would wait for the workers that hold them,
+    // and share these.
+    let trace =
+        trace("fanout?agents=200&tenants=4&rounds=1&questions=0&system_tokens=1&task_tokens=4000")?;
     let numbered = (2..).zip(weights).collect();
     let requests = played(profile, 2, &trace, sees_tenants.then_some(numbered));
     let work = |request: &RequestReport, traced: &simulate::TraceRequest| {
@@ -135,8 +171,12 @@ fn print_shares(
             + f64::from(traced.output_tokens) * token_ms
     };
     let last = |tenant: u64| {
-        let bound = requests.iter().filter(|request| request.tenant == Some(tenant));
-        bound.filter_map(|request| request.bound_s).fold(0.0, f64::max)
+        let bound = requests
+            .iter()
+            .filter(|request| request.tenant == Some(tenant));
+        bound
+            .filter_map(|request| request.bound_s)
+            .fold(0.0, f64::max)
     };
     let first_without = (2..6).map(last).fold(f64::INFINITY, f64::min);
     let received: Vec<f64> = (2..6)
@@ -148,15 +188,26 @@ fn print_shares(
             bound.map(|(request, traced)| work(request, traced)).sum()
         })
         .collect();
-    let shares: Vec<f64> = received.iter().zip(weights).map(|(work, weight)| work / weight).collect();
+    let shares: Vec<f64> = received
+        .iter()
+        .zip(weights)
+        .map(|(work, weight)| work / weight)
+        .collect();
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     let list = |values: &mut dyn Iterator<Item = f64>| {
-        values.map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
+        values
+            .map(|value| format!("{value:.2}"))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     println!(
         "| {} | {} | {} | {:.3} |",
-        if sees_tenants { weights.map(|weight| weight.to_string()).join(", ") } else { "one tenant".to_owned() },
+        if sees_tenants {
+            weights.map(|weight| weight.to_string()).join(", ")
+        } else {
+            "one tenant".to_owned()
+        },
         list(&mut received.iter().map(|ms| ms / 1e3)),
         list(&mut shares.iter().map(|share| share * shares.len() as f64 / sum)),
         sum * sum / (shares.len() as f64 * squares),
@@ -167,26 +218,56 @@ fn print_shares(
 /// Draws the p95 of the questions as bars.
 fn plot(cells: &[(String, [Run; 3])]) -> Result<String, std::fmt::Error> {
     const COLOURS: [&str; 3] = ["#8aa4bd", "#a0672f", "#3f6f4f"];
-    let most = cells.iter().flat_map(|(_, runs)| runs).map(|run| run.p95).fold(1.0, f64::max);
+    let most = cells
+        .iter()
+        .flat_map(|(_, runs)| runs)
+        .map(|run| run.ttft.1)
+        .fold(1.0, f64::max);
     let mut svg = String::from(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 320" font-family="sans-serif" font-size="12">
-<rect width="640" height="320" fill="#ffffff"/>
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 320" font-family="sans-serif" font-size="12">
+<rect width="820" height="320" fill="#ffffff"/>
 <text x="16" y="22" font-size="14">Time to first token of single questions, p95, ms</text>
 "##,
     );
     for (number, (name, runs)) in cells.iter().enumerate() {
         let left = 40 + 200 * number;
         for (bar, run) in runs.iter().enumerate() {
-            let height = 190.0 * run.p95 / most;
+            let height = 190.0 * run.ttft.1 / most;
             let (x, y) = (left + 50 * bar, 250.0 - height);
-            writeln!(svg, r#"<rect x="{x}" y="{y:.1}" width="44" height="{height:.1}" fill="{}"/>"#, COLOURS[bar])?;
-            writeln!(svg, r#"<text x="{}" y="{:.1}" text-anchor="middle">{:.0}</text>"#, x + 22, y - 4.0, run.p95)?;
+            writeln!(
+                svg,
+                r#"<rect x="{x}" y="{y:.1}" width="44" height="{height:.1}" fill="{}"/>"#,
+                COLOURS[bar]
+            )?;
+            writeln!(
+                svg,
+                r#"<text x="{}" y="{:.1}" text-anchor="middle">{:.0}</text>"#,
+                x + 22,
+                y - 4.0,
+                run.ttft.1
+            )?;
         }
-        writeln!(svg, r#"<text x="{}" y="268" text-anchor="middle">{name}</text>"#, left + 72)?;
+        writeln!(
+            svg,
+            r#"<text x="{}" y="268" text-anchor="middle">{name}</text>"#,
+            left + 72
+        )?;
     }
-    for (number, name) in ["alone", "beside 51 agents, one tenant", "beside 51 agents, two tenants"].iter().enumerate() {
+    for (number, name) in [
+        "alone",
+        "beside 51 agents, one tenant",
+        "beside 51 agents, two tenants",
+    ]
+    .iter()
+    .enumerate()
+    {
         let x = [40, 120, 350][number];
-        writeln!(svg, r#"<rect x="{x}" y="286" width="12" height="12" fill="{}"/><text x="{}" y="296">{name}</text>"#, COLOURS[number], x + 18)?;
+        writeln!(
+            svg,
+            r#"<rect x="{x}" y="286" width="12" height="12" fill="{}"/><text x="{}" y="296">{name}</text>"#,
+            COLOURS[number],
+            x + 18
+        )?;
     }
     svg.push_str("</svg>\n");
     Ok(svg)

@@ -62,10 +62,7 @@ pub(crate) struct PlacementRequest<'a> {
 
 /// Returns the router's view of a tenant, and of the program that sends the request: the session
 /// that its client names.
-pub(crate) fn job_tenant<'a>(
-    tenant: &'a Tenant,
-    session: Option<&SessionKeys>,
-) -> JobTenant<'a> {
+pub(crate) fn job_tenant<'a>(tenant: &'a Tenant, session: Option<&SessionKeys>) -> JobTenant<'a> {
     let share = tenant.queue_share();
     JobTenant {
         name: tenant.name(),

@@ -13,8 +13,8 @@ use kv_blocks::Moment;
 use net::Clock;
 use proxy::AbortSwitch;
 use routing::{
-    ExcludeReason, Job, QueueLimit, QueueSettings, Refusal, ReleasedRequest, WaitBudget, WaitReason,
-    receipt::QueueWait,
+    ExcludeReason, Job, QueueLimit, QueueSettings, Refusal, ReleasedRequest, WaitBudget,
+    WaitReason, receipt::QueueWait,
 };
 use tenants::Tenant;
 

@@ -30,10 +30,6 @@ use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, Target};
 
-pub use self::{
-    settings::{QueueLimit, QueueSettings, WaitBudget, WaitReason},
-    work::ReportedWork,
-};
 pub(crate) use self::{
     availability::TargetAvailability,
     candidate_set::{CandidateSet, CandidateSets, fingerprint, shared},
@@ -49,6 +45,10 @@ use self::{
     candidate_queues::CandidateQueues,
     order::OrderKey,
     shares::{TenantShares, TenantSlot},
+};
+pub use self::{
+    settings::{QueueLimit, QueueSettings, WaitBudget, WaitReason},
+    work::ReportedWork,
 };
 use crate::{JobTenant, ReservationId, Ticket};
 
@@ -100,7 +100,11 @@ impl WaitQueue {
         self.shares.has_capacity(tenant)?;
         let fits = self.requests.len() < settings.max_entries
             && self.bytes.saturating_add(bytes) <= settings.max_bytes;
-        if fits { Ok(()) } else { Err(QueueLimit::Router) }
+        if fits {
+            Ok(())
+        } else {
+            Err(QueueLimit::Router)
+        }
     }
 
     /// Returns the hasher of candidate lists.

@@ -6,8 +6,9 @@ use kv_blocks::PromptBlocks;
 
 use super::{CandidateSet, OrderTerms, QueuedShare, RequestRank};
 use crate::{
-    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, JobTenant, NoStopwatch, Overrides, Pin, Policy,
-    PrefillPool, PrefixHolder, PromptKnowledge, ReservationId, SessionKeys, TargetPool, Ticket,
+    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, JobTenant, NoStopwatch, Overrides, Pin,
+    Policy, PrefillPool, PrefixHolder, PromptKnowledge, ReservationId, SessionKeys, TargetPool,
+    Ticket,
 };
 
 /// Bytes of each request besides its own allocations: its entries in the queue's maps.

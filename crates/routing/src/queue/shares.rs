@@ -39,6 +39,11 @@ pub(crate) struct TenantSlot(u32);
 
 impl TenantSlot {
     pub(super) const FIRST: Self = Self(0);
+
+    #[cfg(test)]
+    pub(super) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
 }
 
 /// The tenants' virtual times, and the work that each request in flight is charged with.
@@ -147,12 +152,12 @@ impl TenantShares {
         queue: QueueId,
         least_ms: Option<f64>,
     ) -> bool {
-        let others_ms = least_ms.unwrap_or(self.virtual_ms);
+        let others_ms = least_ms.map_or(self.virtual_ms, |least| least.min(self.virtual_ms));
         let share = self.share_mut(queued.tenant);
         let before = share.virtual_ms;
         if share.queues.is_empty() {
-            // No credit for idle time. Where others wait, they are the measure: they may be behind
-            // the rest because the targets that they wait for are slow.
+            // No credit for idle time. Those that wait here may be behind all others, because the
+            // targets that they wait for are slow: then they are the measure.
             let longest = LONGEST_LEAD_MS / share.weight;
             share.virtual_ms = before.clamp(others_ms, others_ms + longest);
         }
@@ -259,12 +264,6 @@ impl TenantShares {
         share.end(charge.place, -unspent_ms);
         self.forget_if_idle(charge.tenant);
         Some(charge.tenant)
-    }
-
-    /// Returns the number of tenants with state, and of charges.
-    #[cfg(test)]
-    pub(super) fn sizes(&self) -> (usize, usize) {
-        (self.slots.len(), self.charges.len())
     }
 
     fn share(&self, slot: TenantSlot) -> &TenantShare {
@@ -398,5 +397,117 @@ impl QueuedShare {
     /// Returns where the request starts in the work of its tenant's programs.
     pub(super) fn program_start_ms(&self) -> f64 {
         self.place.start_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORK: RequestWork = RequestWork {
+        prefill_ms: 90.0,
+        decode_ms: 10.0,
+    };
+
+    fn tenant(name: &Arc<str>) -> JobTenant<'_> {
+        JobTenant {
+            name,
+            weight: 1.0,
+            program: Some(7),
+            most_queued: None,
+        }
+    }
+
+    fn names(count: usize) -> Vec<Arc<str>> {
+        (0..count).map(|number| number.to_string().into()).collect()
+    }
+
+    fn virtual_ms(shares: &TenantShares, name: &str) -> f64 {
+        shares.virtual_ms(shares.slots[name])
+    }
+
+    #[test]
+    fn state_is_kept_only_for_tenants_with_requests_and_for_some_that_are_ahead() {
+        let mut shares = TenantShares::default();
+        for (number, name) in names(3 * MOST_AHEAD).iter().enumerate() {
+            let id = ReservationId(number as u64);
+            shares.charge(id, (&tenant(name), None), WORK);
+            shares.end_charge(id, true);
+        }
+        // Each starts where the others are, and so is ahead when it ends.
+        assert_eq!((shares.slots.len(), shares.charges.len()), (MOST_AHEAD, 0));
+        assert!(shares.shares.len() <= MOST_AHEAD + 1);
+        // Tenants that go on leave those behind that do not.
+        let busy: Arc<str> = "busy".into();
+        for number in 0..2 * MOST_AHEAD as u64 {
+            shares.charge(ReservationId(number), (&tenant(&busy), None), WORK);
+            shares.end_charge(ReservationId(number), true);
+        }
+        assert_eq!(shares.slots.len(), 1);
+        assert!(shares.share(shares.slots["busy"]).programs.is_empty());
+    }
+
+    #[test]
+    fn a_request_counts_once_however_often_it_is_settled_and_not_at_all_if_no_engine_got_it() {
+        let (mut shares, name) = (TenantShares::default(), Arc::from("a"));
+        let (id, other) = (ReservationId(1), ReservationId(2));
+        // The other one keeps the tenant.
+        shares.charge(other, (&tenant(&name), None), WORK);
+        shares.charge(id, (&tenant(&name), None), WORK);
+        assert_eq!(virtual_ms(&shares, "a"), 200.0);
+        let measured = RequestWork {
+            decode_ms: 60.0,
+            ..WORK
+        };
+        for _ in 0..2 {
+            shares.replace_charge(id, measured);
+            assert_eq!(virtual_ms(&shares, "a"), 250.0);
+        }
+        for _ in 0..2 {
+            shares.end_charge(id, true);
+            assert_eq!(virtual_ms(&shares, "a"), 250.0);
+        }
+        assert_eq!(shares.replace_charge(id, WORK), None, "it has ended");
+        shares.charge(id, (&tenant(&name), None), WORK);
+        for _ in 0..2 {
+            shares.end_charge(id, false);
+            assert_eq!(virtual_ms(&shares, "a"), 250.0);
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_comes_back_is_neither_ahead_nor_far_behind() {
+        let (mut shares, names) = (TenantShares::default(), names(2));
+        let huge = RequestWork {
+            prefill_ms: 1e7,
+            decode_ms: 0.0,
+        };
+        shares.charge(ReservationId(1), (&tenant(&names[0]), None), huge);
+        shares.virtual_ms = 700.0;
+        let queue = QueueId(1);
+        for (name, least_ms, expected) in [
+            // Those that wait are behind the rest, or not.
+            (&names[1], 500.0, 500.0),
+            (&names[0], 900.0, 700.0 + LONGEST_LEAD_MS),
+        ] {
+            let share = shares.queue(&tenant(name), WORK);
+            assert!(shares.enter(share, queue, Some(least_ms)));
+            assert_eq!(virtual_ms(&shares, name), expected);
+            // Its other requests change nothing.
+            let share = shares.queue(&tenant(name), WORK);
+            assert!(!shares.enter(share, queue, Some(1e9)));
+        }
+    }
+
+    #[test]
+    fn works_without_a_usable_number_count_as_the_least() {
+        let work = |prefill_ms| RequestWork {
+            prefill_ms,
+            decode_ms: 0.0,
+        };
+        for bad in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
+            assert_eq!(work(bad).total_ms(), 1.0);
+        }
+        assert!(work(1e300).total_ms() < 1e8);
     }
 }

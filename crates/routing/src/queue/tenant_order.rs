@@ -214,3 +214,111 @@ impl TenantOrder {
         taken
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A request: tenant, band, length, and what it adds to its tenant's virtual time.
+    type Request = (u32, i32, u32, u32);
+
+    fn position(number: usize, (tenant, band, length, _): Request) -> TenantPosition {
+        TenantPosition {
+            tenant: TenantSlot::numbered(tenant),
+            rank: RequestRank {
+                band: Reverse(band),
+                length: Milliseconds(f64::from(length)),
+            },
+            ticket: Ticket(number as u64),
+        }
+    }
+
+    fn order(requests: &[Request], virtual_ms: &[f64]) -> TenantOrder {
+        let mut order = TenantOrder::default();
+        for (number, request) in requests.iter().enumerate() {
+            let tenant = virtual_ms[request.0 as usize];
+            order.insert(position(number, *request), tenant, f64::from(request.3));
+        }
+        order
+    }
+
+    /// Each time the first by band, virtual time, tenant and length, which then adds to its tenant's
+    /// time in its band.
+    fn naive(requests: &[Request], virtual_ms: &[f64], most: usize) -> Vec<Ticket> {
+        let mut reached: BTreeMap<(i32, u32), f64> = BTreeMap::new();
+        let mut left: Vec<(usize, Request)> = requests.iter().copied().enumerate().collect();
+        let mut taken = Vec::new();
+        while taken.len() < most && !left.is_empty() {
+            let key = |&(number, (tenant, band, length, _)): &(usize, Request)| {
+                let added = reached.get(&(band, tenant)).copied().unwrap_or_default();
+                let virtual_ms = Milliseconds(virtual_ms[tenant as usize] + added);
+                (Reverse(band), virtual_ms, tenant, length, number)
+            };
+            let first = (0..left.len())
+                .min_by_key(|at| key(&left[*at]))
+                .expect("some are left");
+            let (number, request) = left.remove(first);
+            *reached.entry((request.1, request.0)).or_default() += f64::from(request.3);
+            taken.push(Ticket(number as u64));
+        }
+        taken
+    }
+
+    fn requests() -> impl Strategy<Value = Vec<Request>> {
+        prop::collection::vec((0u32..4, 0i32..2, 0u32..50, 1u32..30), 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn the_next_ones_are_those_of_a_walk_that_counts_each_as_bound(
+            requests in requests(),
+            virtual_ms in prop::collection::vec((0u32..60).prop_map(f64::from), 4),
+            most in 1usize..20,
+        ) {
+            let mut order = order(&requests, &virtual_ms);
+            prop_assert_eq!(order.len(), requests.len());
+            prop_assert_eq!(order.take_next(most), naive(&requests, &virtual_ms, most));
+            order.restart();
+            prop_assert_eq!(order.take_next(most), naive(&requests, &virtual_ms, most), "it starts over");
+        }
+
+        #[test]
+        fn a_pass_tries_each_request_once_also_while_tenants_move_and_others_leave(
+            requests in requests(),
+            moves in prop::collection::vec((0u32..4, 0u32..100, 0usize..40), 40),
+            most in 1usize..6,
+        ) {
+            let mut order = order(&requests, &[0.0; 4]);
+            let mut left: BTreeSet<Ticket> = (0..requests.len() as u64).map(Ticket).collect();
+            for (tenant, virtual_ms, leaves) in moves {
+                for ticket in order.take_next(most) {
+                    prop_assert!(left.remove(&ticket), "{ticket:?} is tried again");
+                }
+                order.set_tenant_virtual(TenantSlot::numbered(tenant), f64::from(virtual_ms));
+                if let Some(request) = requests.get(leaves) {
+                    order.remove(position(leaves, *request));
+                    left.remove(&Ticket(leaves as u64));
+                }
+            }
+            prop_assert!(left.is_empty() && order.take_next(1).is_empty(), "{left:?}");
+            prop_assert!(order.is_exhausted());
+        }
+
+        #[test]
+        fn the_least_of_a_band_is_known_at_any_point_of_a_pass(
+            requests in requests(),
+            virtual_ms in prop::collection::vec((0u32..60).prop_map(f64::from), 4),
+            tried in 0usize..40,
+        ) {
+            let mut order = order(&requests, &virtual_ms);
+            order.take_next(tried);
+            for band in 0..2 {
+                let of_band = requests.iter().filter(|request| request.1 == band);
+                let least = of_band.map(|request| Milliseconds(virtual_ms[request.0 as usize])).min();
+                prop_assert_eq!(order.least_virtual_ms(Reverse(band)), least.map(|least| least.0));
+            }
+        }
+    }
+}

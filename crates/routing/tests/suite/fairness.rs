@@ -231,7 +231,10 @@ fn the_work_that_the_engine_reported_replaces_the_estimate() {
     for _ in 0..20 {
         let (id, is_writer) = (
             worker.running.expect("it runs"),
-            worker.bound.last().is_some_and(|(name, _)| name == "writer"),
+            worker
+                .bound
+                .last()
+                .is_some_and(|(name, _)| name == "writer"),
         );
         // 0.02 ms for each token of a reply and more for its context: about as much as the prompt.
         worker.fleet.router.record_work(

@@ -123,7 +123,13 @@ fn call(values: &Values, round: u64, (tenant, agent): (u64, u64)) -> PlannedRequ
     // One in each millisecond: requests of one time stamp would be spread over the time to the next.
     let at_ms = round * values.get("round_ms") + agent;
     let at = (at_ms, ASKING + 1 + tenant);
-    planned(values, at, [system, task], "agent_output_tokens", &mut random)
+    planned(
+        values,
+        at,
+        [system, task],
+        "agent_output_tokens",
+        &mut random,
+    )
 }
 
 fn planned(

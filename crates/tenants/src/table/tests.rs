@@ -16,6 +16,8 @@ fn entry(name: &str, key: &str) -> TenantEntry {
         allowed_models: Vec::new(),
         rate_limit_rps: None,
         max_concurrent: None,
+        weight: 1.0,
+        priority: 0.0,
         expires_at: None,
         enabled: true,
         metadata: [("team".to_owned(), "a".to_owned())].into(),
@@ -24,7 +26,7 @@ fn entry(name: &str, key: &str) -> TenantEntry {
 
 fn section(api_keys: Vec<TenantEntry>) -> TenantsSection {
     TenantsSection {
-        defaults: TenantDefaults { overrides: false },
+        defaults: TenantDefaults::default(),
         api_keys,
     }
 }

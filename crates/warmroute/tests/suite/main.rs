@@ -80,6 +80,7 @@ mod shared_tokens;
 mod simulate;
 mod startup;
 mod supervision;
+mod tenant_queue;
 mod tenants;
 mod tokens;
 #[cfg(feature = "otel")]

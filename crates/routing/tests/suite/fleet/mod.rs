@@ -9,9 +9,9 @@ use kv_blocks::{
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
     Affinity, CacheSource, Candidate, Decision, Dispatch, ExcludedTarget, ExpectedReply, Job,
-    JobAffinity, JobPrompt, JobTenant, LmcacheFacts, NoStopwatch, Overrides, Pin, Plan, Policy, PotentialLoad,
-    PrefillPool, PrefixHolder, Refusal, ReplyMode, Router, RoutingSettings, SessionKeys,
-    TargetPool, Tiers, WaitBudget,
+    JobAffinity, JobPrompt, JobTenant, LmcacheFacts, NoStopwatch, Overrides, Pin, Plan, Policy,
+    PotentialLoad, PrefillPool, PrefixHolder, Refusal, ReplyMode, Router, RoutingSettings,
+    SessionKeys, TargetPool, Tiers, WaitBudget,
 };
 
 pub(crate) const BLOCK: u32 = 16;
