@@ -24,6 +24,9 @@ import time
 # Tokens of the prompt that the agents share, of an agent's task, and of a question.
 SYSTEM, TASK, QUESTION = 8000, 1500, 6000
 AGENTS, AGENT_OUTPUT, OUTPUT = 51, 100, 100
+# Tokens of a task and of a reply where tenants with agents are compared: more prompts than the engines can compute, or
+# none would wait and there would be nothing to share.
+LONG_TASK, SHORT_OUTPUT = 1500, 8
 # Longest time for one reply and for a program's start, in seconds.
 REPLY_LIMIT, START_LIMIT = 120, 60
 # Time of each run that only warms caches and rates, in seconds.
@@ -74,6 +77,12 @@ def ids(seed, count):
     return [draw.randrange(1000, 100000) for _ in range(count)]
 
 
+def tasks_of(name, system, length):
+    """Yields prompts that no other client sends."""
+    for number in range(10**9):
+        yield system + ids(f"{name} {number}", length)
+
+
 class Load:
     """Clients that send until the end of a run."""
 
@@ -105,11 +114,11 @@ class Load:
         thread.start()
         self.threads.append(thread)
 
-    def agents(self, name, key, count, system="agents"):
-        system = ids(system, SYSTEM)
+    def agents(self, name, key, count, lengths=(TASK, AGENT_OUTPUT)):
+        """Agents whose prompts begin alike for all tenants, so that no engine is better for one of them."""
+        system, (task, output) = ids("system", SYSTEM), lengths
         for agent in range(count):
-            tasks = (system + ids(f"{name} {agent} {number}", TASK) for number in range(10**9))
-            self.client(name, key, tasks, AGENT_OUTPUT, None)
+            self.client(name, key, tasks_of(f"{name} {agent}", system, task), output, None)
 
     def questions(self, key):
         draw = random.Random(1)
@@ -212,8 +221,7 @@ def main():
         for weights in ({"one": 1, "other": 1}, {"one": 1, "other": 3}):
             def fill(load, weights=weights):
                 for tenant in weights:
-                    # They share one prompt, so that no engine is better for one of them.
-                    load.agents(tenant, f"sk-{tenant}", AGENTS, "shared")
+                    load.agents(tenant, f"sk-{tenant}", AGENTS, (LONG_TASK, SHORT_OUTPUT))
             _, rates = run(args, folder, "weights", weights, fill)
             shares = [rates[tenant] / weight for tenant, weight in weights.items()]
             jain = sum(shares) ** 2 / len(shares) / sum(share * share for share in shares)

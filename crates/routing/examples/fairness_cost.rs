@@ -17,10 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kv_blocks::{
-    BlockSize, DpRank, HashScheme, Moment, Namespace, PromptBlocks, PromptIdentity, Target,
-    WorkerId,
-};
+use kv_blocks::{BlockSize, DpRank, Moment, Namespace, PromptIdentity, Target, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
     CacheSource, Candidate, Dispatch, ExpectedReply, Job, JobPrompt, JobTenant, LmcacheFacts,
@@ -37,7 +34,6 @@ const TURNS: usize = 15;
 struct Bench {
     router: Router,
     candidates: Vec<Candidate>,
-    prompts: Vec<Arc<PromptBlocks>>,
     names: Vec<Arc<str>>,
     running: Vec<ReservationId>,
     sent: usize,
@@ -95,14 +91,9 @@ impl Bench {
             queue,
             ..RoutingSettings::default()
         };
-        let prompt = |number: u32| {
-            let tokens = (0..1_024).map(|token| number * 10_000 + token).collect();
-            Arc::new(PromptBlocks::of_tokens(HashScheme::default(), tokens))
-        };
         let mut bench = Self {
             router: Router::new(settings, Arc::new(KvIndex::new(IndexSettings::default()))),
             candidates: (1..=WORKERS).map(candidate).collect(),
-            prompts: (0..64).map(prompt).collect(),
             names: (0..tenants)
                 .map(|number| format!("tenant-{number}").into())
                 .collect(),
@@ -122,7 +113,6 @@ impl Bench {
 
     fn arrive(&mut self) {
         self.sent += 1;
-        let prompt = &self.prompts[self.sent % self.prompts.len()];
         // A stride without a common divisor: tenants come in no order.
         let name = self.names.get(self.sent * 7 % self.names.len().max(1));
         let job = Job {
@@ -130,9 +120,9 @@ impl Bench {
                 candidates: &self.candidates,
                 ..TargetPool::default()
             },
+            // Nothing is cached: any worker can begin any of them.
             prompt: JobPrompt {
-                blocks: Some(prompt),
-                tokens: prompt.token_count(),
+                tokens: 1_024,
                 ..JobPrompt::default()
             },
             reply: ExpectedReply {

@@ -133,8 +133,8 @@ impl Run {
             .sum();
         Self {
             name,
-            ttft: (percentile(&ttft, 0.5), percentile(&ttft, 0.95)),
-            wait_p95: percentile(&waits, 0.95),
+            ttft: (percentile(&ttft, 50), percentile(&ttft, 95)),
+            wait_p95: percentile(&waits, 95),
             requests_per_s: counted().filter_map(end).count() as f64 / seconds,
             computed_per_s: computed / seconds,
         }
@@ -147,8 +147,8 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-fn percentile(sorted: &[f64], share: f64) -> f64 {
-    sorted[((sorted.len() as f64 * share).ceil() as usize).max(1) - 1]
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1]
 }
 
 /// Prints how tenants share the workers as long as all of them wait.
@@ -217,22 +217,19 @@ fn print_shares(
 
 /// Draws the p95 of the questions as bars.
 fn plot(cells: &[(String, [Run; 3])]) -> Result<String, std::fmt::Error> {
+    /// Longer bars are cut: an overload has no end.
+    const MOST_MS: f64 = 1_000.0;
     const COLOURS: [&str; 3] = ["#8aa4bd", "#a0672f", "#3f6f4f"];
-    let most = cells
-        .iter()
-        .flat_map(|(_, runs)| runs)
-        .map(|run| run.ttft.1)
-        .fold(1.0, f64::max);
     let mut svg = String::from(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 320" font-family="sans-serif" font-size="12">
 <rect width="820" height="320" fill="#ffffff"/>
-<text x="16" y="22" font-size="14">Time to first token of single questions, p95, ms</text>
+<text x="16" y="22" font-size="14">Time to first token of single questions, p95, ms (bars end at 1,000)</text>
 "##,
     );
     for (number, (name, runs)) in cells.iter().enumerate() {
         let left = 40 + 200 * number;
         for (bar, run) in runs.iter().enumerate() {
-            let height = 190.0 * run.ttft.1 / most;
+            let height = 190.0 * (run.ttft.1 / MOST_MS).min(1.0);
             let (x, y) = (left + 50 * bar, 250.0 - height);
             writeln!(
                 svg,

@@ -30,7 +30,7 @@ use crate::{JobTenant, ReservationId};
 /// what it received before: its requests at most wait for so much work of each other tenant.
 const LONGEST_LEAD_MS: f64 = 60_000.0;
 
-/// Most idle tenants that are remembered because they are ahead. One beyond them is forgiven.
+/// Most idle tenants that are remembered because they are ahead; beyond them the oldest is dropped.
 const MOST_AHEAD: usize = 4096;
 
 /// The number of a tenant with requests; reused when it has none.

@@ -9,7 +9,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
     ops::Bound,
 };
 
@@ -46,7 +46,7 @@ struct Group {
 }
 
 /// The request of a group with which the pass continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     /// The pass has tried none.
     First,
@@ -79,9 +79,9 @@ impl Group {
         (band, self.tenant_virtual, tenant)
     }
 
-    /// Returns the requests that the pass has not tried, in order.
-    fn untried(&self) -> impl Iterator<Item = (&Position, &f64)> {
-        let from = match self.next {
+    /// Returns the requests from this one on, in order.
+    fn from(&self, next: Next) -> impl Iterator<Item = (&Position, &f64)> {
+        let from = match next {
             Next::First => Some(Bound::Unbounded),
             Next::From(position) => Some(Bound::Included(position)),
             Next::None => None,
@@ -172,46 +172,73 @@ impl TenantOrder {
     /// each were bound.
     pub(super) fn take_next(&mut self, most: usize) -> Vec<Ticket> {
         let mut taken = Vec::new();
-        let mut moved: Vec<(GroupId, GroupRank)> = Vec::new();
+        let mut untried = self.untried.iter().copied().peekable();
+        // Groups of which some are taken, by the rank that they would then have.
+        let mut begun: BinaryHeap<Reverse<(GroupRank, Next)>> = BinaryHeap::new();
+        let mut exhausted: Vec<GroupId> = Vec::new();
         while taken.len() < most {
-            let mut ranks = self.untried.iter().copied();
-            let Some(rank) = ranks.next() else { break };
-            let (second, (band, reached, tenant)) = (ranks.next(), rank);
-            self.untried.remove(&rank);
-            let id = (tenant, band);
-            let Some(group) = self.groups.get_mut(&id) else {
+            let is_begun_next = match (begun.peek(), untried.peek()) {
+                (Some(Reverse((begun, _))), Some(untried)) => begun < untried,
+                (begun, _) => begun.is_some(),
+            };
+            let picked = if is_begun_next {
+                begun.pop().map(|Reverse((rank, next))| (rank, Some(next)))
+            } else {
+                untried.next().map(|rank| (rank, None))
+            };
+            let Some(((band, mut reached, tenant), from)) = picked else {
+                break;
+            };
+            let second = [
+                begun.peek().map(|Reverse((rank, _))| *rank),
+                untried.peek().copied(),
+            ];
+            let second = second.into_iter().flatten().min();
+            let Some(group) = self.groups.get(&(tenant, band)) else {
                 continue;
             };
-            let (mut reached, mut next) = (reached.0, Next::None);
-            for (position, virtual_ms) in group.untried() {
-                let is_behind =
-                    second.is_some_and(|second| (band, Milliseconds(reached), tenant) > second);
+            let mut next = Next::None;
+            for (position, virtual_ms) in group.from(from.unwrap_or(group.next)) {
+                let is_behind = second.is_some_and(|second| (band, reached, tenant) > second);
                 if taken.len() >= most || is_behind {
                     next = Next::From(*position);
                     break;
                 }
                 taken.push(position.1);
-                reached += virtual_ms;
+                reached = Milliseconds(reached.0 + virtual_ms);
             }
-            if group.next == Next::First {
-                self.tried.push(id);
-            }
-            group.next = next;
-            if next != Next::None {
-                let rank = (band, Milliseconds(reached), tenant);
-                self.untried.insert(rank);
-                moved.push((id, rank));
+            if next == Next::None {
+                exhausted.push((tenant, band));
+            } else {
+                begun.push(Reverse(((band, reached, tenant), next)));
             }
         }
-        // Only what is bound counts.
-        for (id, rank) in moved {
-            if self.untried.remove(&rank)
-                && let Some(group) = self.groups.get(&id)
-            {
-                self.untried.insert(group.rank(id));
-            }
+        let begun = begun
+            .into_iter()
+            .map(|Reverse(((band, _, tenant), next))| ((tenant, band), next));
+        let begun: Vec<(GroupId, Next)> = begun.collect();
+        for (id, next) in begun {
+            self.set_next(id, next);
+        }
+        for id in exhausted {
+            self.set_next(id, Next::None);
         }
         taken
+    }
+
+    /// Records how far the pass has come in a group.
+    fn set_next(&mut self, id: GroupId, next: Next) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        if group.next == Next::First {
+            self.tried.push(id);
+        }
+        group.next = next;
+        if next == Next::None {
+            let rank = group.rank(id);
+            self.untried.remove(&rank);
+        }
     }
 }
 

@@ -161,6 +161,7 @@ mod tests {
                 tokens: 50,
             }; 2],
             output_tokens: 1,
+            tenant: None,
         };
         let size = BlockSize::new(50).unwrap();
         assert!(written(&[request, request], size, Sessions::Unnamed, 4).is_ok());
