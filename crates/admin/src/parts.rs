@@ -98,6 +98,7 @@ states! {
     decisions.dry_run: DryRun,
     decisions.parity: Arc<Mutex<ParityTracker>>,
     tenants: Arc<Tenants>,
+    router: Arc<Router>,
     prefix_counters: Arc<PrefixDecisionCounters>,
     replicas: Arc<Replicas>,
     cache: Arc<ResponseCache>,

@@ -8,6 +8,7 @@ use axum::{
     extract::{Query, State},
     response::Response,
 };
+use routing::Router;
 use serde::Deserialize;
 
 use crate::{list_limit::list_limit, response};
@@ -22,6 +23,7 @@ pub(crate) struct TenantsQuery {
 
 pub(crate) async fn list(
     State(tenants): State<Arc<Tenants>>,
+    State(router): State<Arc<Router>>,
     Query(narrow): Query<TenantsQuery>,
 ) -> Response {
     let limit = match list_limit(narrow.limit.as_deref()) {
@@ -36,17 +38,19 @@ pub(crate) async fn list(
     let tenants = table.tenants();
     let listed = tenants.iter().filter(is_listed).take(limit);
     response::json(&TenantReports {
-        tenants: listed.map(|tenant| report(tenant)).collect(),
+        tenants: listed
+            .map(|tenant| report(tenant, router.queued_requests_of(tenant.name()) as u64))
+            .collect(),
     })
 }
 
-fn report(tenant: &Tenant) -> TenantReport {
+fn report(tenant: &Tenant, queued: u64) -> TenantReport {
     let counts = tenant.counts();
     TenantReport {
         name: Arc::clone(tenant.name()),
         enabled: tenant.is_enabled(),
         in_flight: counts.in_flight,
-        queued: 0,
+        queued,
         requests: counts.requests,
         limited: counts.rate_limited + counts.concurrency_limited,
         prompt_tokens: counts.prompt_tokens,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dialect::{ApiError, ErrorCode};
+use routing::QueueLimit;
 use tenants::Refusal;
 
 use crate::response_affinity;
@@ -39,6 +40,17 @@ pub(crate) fn queue_full() -> ApiError {
     let message =
         "too many requests wait for a worker (queue.max_entries, queue.max_bytes): try again";
     ApiError::new(ErrorCode::QueueFull, message).with_retry_after(FULL_RETRY_S)
+}
+
+/// Returns the error of a request that a limit keeps out of the queue.
+pub(crate) fn not_queued(limit: QueueLimit) -> ApiError {
+    match limit {
+        QueueLimit::Router => queue_full(),
+        QueueLimit::Tenant => {
+            let message = "as many requests of the API key's tenant wait for a worker as may (tenants.defaults.queued): try again";
+            ApiError::new(ErrorCode::TenantQueueFull, message).with_retry_after(FULL_RETRY_S)
+        }
+    }
 }
 
 /// Returns the error of a request that waited as long as it may while all workers were busy.

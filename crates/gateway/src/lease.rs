@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kv_blocks::Target;
-use routing::{AttemptEnd, Decision, PrefillLeg, PrefixRoutedRequest, ReservationId};
+use routing::{AttemptEnd, Decision, PrefillLeg, PrefixRoutedRequest, ReportedWork, ReservationId};
 
 use crate::queue_waiters::QueueWaiters;
 
@@ -106,6 +106,11 @@ impl Lease {
             self.first_token_seen = true;
             self.waiters.first_token(self.id);
         }
+    }
+
+    /// Records the tokens that the worker reported; its tenant is charged with them.
+    pub(crate) fn record_work(&self, reported: ReportedWork) {
+        self.waiters.record_work(self.id, reported);
     }
 
     /// Ends a request that was sent to no worker: frees every load, and drops what the caches were

@@ -19,7 +19,10 @@ use fleet::Fleet;
 use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
-use routing::{AttemptEnd, Job, ReleasedRequest, ReservationId, Router, Ticket, WaitReason};
+use routing::{
+    AttemptEnd, Job, QueueLimit, ReleasedRequest, ReportedWork, ReservationId, Router, Ticket,
+    WaitReason,
+};
 use tokio::sync::{Notify, oneshot};
 
 use crate::model_watch::ModelWatch;
@@ -63,8 +66,12 @@ impl QueueWaiters {
         }
     }
 
-    /// Queues a request that no target can take; `None`: the queue is full.
-    pub(crate) fn enqueue(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Option<Waiter> {
+    /// Queues a request that no target can take, if a limit does not keep it out.
+    pub(crate) fn enqueue(
+        self: &Arc<Self>,
+        now: Moment,
+        job: &Job<'_>,
+    ) -> Result<Waiter, QueueLimit> {
         self.router
             .enqueue_without_target(now, job)
             .map(|ticket| self.entered(now, ticket))
@@ -79,6 +86,10 @@ impl QueueWaiters {
 
     pub(crate) fn first_token(&self, id: ReservationId) {
         self.deliver(self.router.first_token(self.clock.now(), id));
+    }
+
+    pub(crate) fn record_work(&self, id: ReservationId, reported: ReportedWork) {
+        self.router.record_work(id, reported);
     }
 
     pub(crate) fn end_attempt(&self, id: ReservationId, end: AttemptEnd) {

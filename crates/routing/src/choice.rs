@@ -12,6 +12,7 @@ use crate::{
         rule::{PolicyCandidate, PolicyFact, PolicyInput, PolicyRules},
     },
     pool_split::{PoolSplit, PromptLocation},
+    queue::{RequestWork, decode_ms},
     survey::SurveyTiming,
 };
 
@@ -114,6 +115,19 @@ impl<'a> Choice<'a> {
     /// Returns the winning candidate.
     pub(crate) fn winner(&self) -> &PolicyCandidate<'a> {
         self.candidate(self.position)
+    }
+
+    /// Returns the estimated work of the request on the winner, which generates.
+    pub(crate) fn work(&self, prompt_tokens: u32, prompt: PromptLocation) -> RequestWork {
+        let winner = self.winner();
+        let output = self.input.expected_output_tokens;
+        RequestWork {
+            prefill_ms: match prompt {
+                PromptLocation::Here => winner.prefill_ms(),
+                PromptLocation::Elsewhere => 0.0,
+            },
+            decode_ms: decode_ms(&winner.state.rates, prompt_tokens, output),
+        }
     }
 
     /// Returns the decision for the receipt, with at most `limit` candidates (at least winner and

@@ -10,8 +10,8 @@ use crate::{
     choice::{Choice, PlacementError},
     ledger::{Ledger, SequenceBlocks},
     policy::rule::PolicyCandidate,
-    pool_split::PoolSplit,
-    queue::{WaitTerms, engine_priority},
+    pool_split::{PoolSplit, PromptLocation},
+    queue::{RequestWork, WaitTerms, engine_priority},
     state::RouterState,
     survey::{BlockCounting, OverlapSurvey, survey},
 };
@@ -38,11 +38,14 @@ impl Router {
             BlockCounting::Counted,
             |state, choice| match self.wait_terms(now, job, choice, state) {
                 Some(terms) => Err(state
-                    .has_capacity_for(now, choice, terms.budget.bytes, &settings.queue)
-                    .then_some(terms)),
+                    .has_capacity_for(now, (job, choice), terms.budget.bytes, &settings.queue)
+                    .map(|()| terms)),
                 None => {
                     let prompt = split.prompt(choice.winner());
-                    Ok(state.reserve(now, &split.decode, choice, prompt, &settings.queue))
+                    let id = state.reserve(now, &split.decode, choice, prompt, &settings.queue);
+                    let work = choice.work(job.prompt.tokens, prompt);
+                    state.queue.charge(id, (&job.tenant(), None), work);
+                    Ok(id)
                 }
             },
         );
@@ -64,19 +67,19 @@ impl Router {
                         budget,
                         minds_backlog: self.waits_for_backlog(job, refusal.policy),
                         winner: None,
-                        uncached_ms: 0.0,
+                        work: RequestWork::default(),
                     };
-                    (Some(terms), refusal.policy, refusal.excluded)
+                    (Ok(terms), refusal.policy, refusal.excluded)
                 }
             },
         };
         // A target that becomes free meanwhile is seen when the request enters the queue.
         match terms.and_then(|terms| self.enqueue(now, job, terms)) {
-            Some(ticket) => Dispatch::Queued(ticket),
-            None => Dispatch::Refused(Refusal {
+            Ok(ticket) => Dispatch::Queued(ticket),
+            Err(limit) => Dispatch::Refused(Refusal {
                 policy,
                 excluded,
-                queue_full: true,
+                queue_full: Some(limit),
             }),
         }
     }
@@ -148,7 +151,7 @@ impl Router {
             budget,
             minds_backlog,
             winner: Some(winner),
-            uncached_ms: choice.winner().prefill_ms(),
+            work: choice.work(whole.prompt.tokens, PromptLocation::Here),
         })
     }
 

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use kv_blocks::Target;
 
 use crate::{
-    CacheSource, CostUnit, ExcludedTarget, Policy, PrefillLeg, PrefillNote, ReservationId,
-    ReservedLoad, TargetLoad, Terms, Ticket, TierTokens,
+    CacheSource, CostUnit, ExcludedTarget, Policy, PrefillLeg, PrefillNote, QueueLimit,
+    ReservationId, ReservedLoad, TargetLoad, Terms, Ticket, TierTokens,
 };
 
 /// The answer to a job.
@@ -64,8 +64,8 @@ pub struct Refusal {
     pub policy: Policy,
     /// Every target considered, with the reason against it.
     pub excluded: Vec<ExcludedTarget>,
-    /// A target could take it later, but the queue is full.
-    pub queue_full: bool,
+    /// A target could take it later, but this limit keeps it out of the queue.
+    pub queue_full: Option<QueueLimit>,
 }
 
 /// The winner, the runner-up and the costs of the candidates.

@@ -5,28 +5,35 @@ use std::sync::Arc;
 use kv_blocks::{Moment, Target};
 
 use crate::{
-    Candidate, ExcludeReason, ExcludedTarget, Job, Router, Ticket, WaitReason,
+    Candidate, ExcludeReason, ExcludedTarget, Job, QueueLimit, Router, Ticket, WaitReason,
     queue::{
-        CandidateSet, OrderTerms, QueueEntry, QueuedJob, TargetAvailability, WaitTerms,
-        fingerprint, shared,
+        CandidateSet, OrderTerms, QueueEntry, QueuedJob, RequestWork, TargetAvailability,
+        WaitTerms, fingerprint, shared,
     },
     state::RouterState,
 };
 
 impl Router {
-    /// Puts a job into the queue; `None`: the queue is full.
-    pub(crate) fn enqueue(&self, now: Moment, job: &Job<'_>, terms: WaitTerms) -> Option<Ticket> {
+    /// Puts a job into the queue, if a limit does not keep it out.
+    pub(crate) fn enqueue(
+        &self,
+        now: Moment,
+        job: &Job<'_>,
+        terms: WaitTerms,
+    ) -> Result<Ticket, QueueLimit> {
         let settings = self.settings.load();
         let order_terms = OrderTerms {
             priority: job.overrides.priority,
-            tenant_virtual_ms: 0.0,
+            // Known when the request has its place in the queue.
+            program_start_ms: 0.0,
             since: now - terms.budget.waited,
             until: now + terms.budget.limit,
-            uncached_ms: terms.uncached_ms,
+            uncached_ms: terms.work.prefill_ms,
         };
         let entrant = QueueEntry {
             job: self.queued_job(job),
             terms: order_terms,
+            work: terms.work,
             minds_backlog: terms.minds_backlog,
             caller_bytes: terms.budget.bytes,
             winner: terms.winner,
@@ -78,14 +85,18 @@ impl Router {
     }
 
     /// Queues a job that no target can take now, until [`Router::replace_candidates`] gives it one
-    /// that can, or it is cancelled. `None`: the queue is full, or the job may not wait.
-    pub fn enqueue_without_target(&self, now: Moment, job: &Job<'_>) -> Option<Ticket> {
+    /// that can, or it is cancelled.
+    ///
+    /// # Errors
+    ///
+    /// The limit that keeps it out of the queue; a job that may not wait has no place there either.
+    pub fn enqueue_without_target(&self, now: Moment, job: &Job<'_>) -> Result<Ticket, QueueLimit> {
         let minds_backlog = self.waits_for_backlog(job, self.policy(job.targets.policy));
         let terms = WaitTerms {
-            budget: job.wait_budget?,
+            budget: job.wait_budget.ok_or(QueueLimit::Router)?,
             minds_backlog,
             winner: None,
-            uncached_ms: 0.0,
+            work: RequestWork::default(),
         };
         self.enqueue(now, job, terms)
     }

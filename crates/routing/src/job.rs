@@ -2,7 +2,10 @@
 //!
 //! Affinity keys are hashes: this module reads no headers or bodies.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
 use kv_blocks::{PromptBlocks, WorkerId};
 
@@ -46,6 +49,8 @@ pub struct Job<'a> {
     pub busy_threshold: Option<f64>,
     /// Whether and how long it may wait in the queue; `None`: it gets an answer at once.
     pub wait_budget: Option<WaitBudget>,
+    /// Whose request it is; `None`: of the one tenant without a name.
+    pub tenant: Option<JobTenant<'a>>,
     /// A random number for this request; breaks ties between equal costs.
     pub random: u64,
     /// Measures the parts of the decision.
@@ -65,9 +70,50 @@ impl Default for Job<'_> {
             overrides: Overrides::default(),
             busy_threshold: None,
             wait_budget: None,
+            tenant: None,
             random: 0,
             stopwatch: &NoStopwatch,
         }
+    }
+}
+
+/// The tenant of a request, which shares the fleet with the others by weight while they wait.
+#[derive(Clone, Copy, Debug)]
+pub struct JobTenant<'a> {
+    /// Its identity.
+    pub name: &'a Arc<str>,
+    /// Its share, compared with the weights of the others; above 0.
+    pub weight: f64,
+    /// The tenant's program that sends it: requests of one program wait for each other's work.
+    /// `None`: it is alone.
+    pub program: Option<u64>,
+    /// Most requests of the tenant in the queue; `None`: no limit of its own.
+    pub most_queued: Option<usize>,
+}
+
+/// The name of the tenant of jobs without one.
+static NO_NAME: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
+
+impl JobTenant<'_> {
+    /// Returns the weight within its range; 1 if it is not a number.
+    pub(crate) fn sane_weight(&self) -> f64 {
+        if self.weight.is_finite() {
+            self.weight.clamp(1e-3, 1e3)
+        } else {
+            1.0
+        }
+    }
+}
+
+impl<'a> Job<'a> {
+    /// Returns the job's tenant, which is one without a name if the job has none.
+    pub(crate) fn tenant(&self) -> JobTenant<'a> {
+        self.tenant.unwrap_or(JobTenant {
+            name: &NO_NAME,
+            weight: 1.0,
+            program: None,
+            most_queued: None,
+        })
     }
 }
 

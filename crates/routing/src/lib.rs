@@ -60,8 +60,8 @@ pub use decision::{
 };
 pub use distribution::DistributionSnapshot;
 pub use job::{
-    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, PrefillPool,
-    PromptKnowledge, ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
+    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, JobTenant, NoStopwatch, Overrides,
+    PrefillPool, PromptKnowledge, ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
 pub use learned::LearnedState;
@@ -76,7 +76,7 @@ pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillSkip};
 pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters, PrefixRoutedRequest};
 pub use prefix_memory::PrefixMemory;
 pub use preview::PotentialLoad;
-pub use queue::{QueueSettings, WaitBudget, WaitReason};
+pub use queue::{QueueLimit, QueueSettings, ReportedWork, WaitBudget, WaitReason};
 pub use rates::{PrefillCurve, Rates, robust};
 pub use replication::{FeedState, LoadChange, LoadDigest, LoadPage, OpenLoad, PeerId};
 pub use router::Router;

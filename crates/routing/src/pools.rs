@@ -18,6 +18,7 @@ use crate::{
     choice::Choice,
     pool_split::{PoolSplit, PromptLocation},
     prefill_pool::PrefillDecision,
+    queue::RequestWork,
     survey::BlockCounting,
 };
 
@@ -40,13 +41,15 @@ impl Router {
             Some(Ok(job)) => job,
         };
         let reserved = self.score(now, &job, BlockCounting::Ignored, |state, choice| {
-            state.reserve(
-                now,
-                &job,
-                choice,
-                PromptLocation::Here,
-                &self.settings.load().queue,
-            )
+            let queue = &self.settings.load().queue;
+            let id = state.reserve(now, &job, choice, PromptLocation::Here, queue);
+            let work = RequestWork {
+                prefill_ms: choice.winner().prefill_ms(),
+                // The decode leg's.
+                decode_ms: 0.0,
+            };
+            state.queue.charge(id, (&job.tenant(), None), work);
+            id
         });
         // A pool with candidates never refuses: a pinned target is one of them.
         let Ok((choice, reservation)) = reserved else {

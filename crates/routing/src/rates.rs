@@ -65,6 +65,11 @@ impl Rates {
         self.curve.ms(start, tokens)
     }
 
+    /// Returns the time that one sequence with this context adds to a step.
+    pub(crate) fn sequence_ms(&self, context_tokens: f64) -> f64 {
+        self.decode_ms_per_sequence * (1.0 + context_tokens / CONTEXT_TOKENS_PER_SEQUENCE)
+    }
+
     /// Returns the time that the decoding sequences add to one step: for their number, and for the
     /// context they read (a sequence of 700 tokens costs as much for its context as for being
     /// there).

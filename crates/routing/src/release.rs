@@ -7,7 +7,7 @@
 //!
 //! [`ReleaseBudget`]: crate::queue::ReleaseBudget
 
-use std::sync::Arc;
+use std::{cmp::Reverse, sync::Arc};
 
 use kv_blocks::Moment;
 
@@ -17,9 +17,7 @@ use crate::{
     decide::ReservedChoice,
     ledger::Ledger,
     pool_split::PoolSplit,
-    queue::{
-        OrderKey, OrderTerms, QueuedRequest, RELEASE_BUDGET, ReleaseCandidate, TargetAvailability,
-    },
+    queue::{QueueEnd, QueuedRequest, RELEASE_BUDGET, ReleaseCandidate, TargetAvailability},
     state::RouterState,
     survey::{BlockCounting, OverlapSurvey},
 };
@@ -90,8 +88,7 @@ impl Router {
             let Some(terms) = known.map(|request| request.terms) else {
                 continue;
             };
-            let ageing = settings.queue.ageing;
-            let overdue = matches!(terms.key(now, ageing), OrderKey::Overdue(_));
+            let overdue = terms.is_overdue(now);
             match self.rescore(now, state, &priced) {
                 None if overdue => state.queue.cannot_be_bound(*ticket),
                 None => {}
@@ -102,35 +99,55 @@ impl Router {
                     let uncached_ms = choice.winner().prefill_ms();
                     state.queue.refresh(*ticket, uncached_ms, &settings.queue);
                     if *may_go && self.can_begin(&priced, &choice, &state.ledger) {
-                        let terms = OrderTerms {
-                            uncached_ms,
-                            ..terms
-                        };
-                        able.push((terms.key(now, ageing), priced, Some(choice)));
+                        able.push((priced, choice));
                     }
                 }
             }
         }
-        able.sort_by_key(|(key, priced, _)| (*key, priced.pick.ticket));
+        self.bind_in_order(now, state, able, &mut bound);
+        bound
+    }
+
+    /// Binds requests in their order, which changes with each one: its tenant has received more.
+    fn bind_in_order<'a>(
+        &self,
+        now: Moment,
+        state: &mut RouterState,
+        mut able: Vec<(PricedRequest<'a>, Choice<'a>)>,
+        bound: &mut Vec<BoundRequest<'a>>,
+    ) {
+        let ageing = self.settings.load().queue.ageing;
         let before = bound.len();
-        for (_, priced, choice) in &mut able {
+        let mut sorted_at = None;
+        loop {
+            if sorted_at != Some(bound.len()) {
+                // The next one is the last.
+                able.sort_by_cached_key(|(priced, _)| {
+                    let ticket = priced.pick.ticket;
+                    Reverse((state.queue.key(now, ageing, ticket), ticket))
+                });
+                sorted_at = Some(bound.len());
+            }
+            let Some((priced, choice)) = able.pop() else {
+                return;
+            };
             // A request before this one may have taken the target.
-            let first = choice.take().filter(|_| bound.len() == before);
-            let choice = first
-                .or_else(|| self.rescore(now, state, priced))
-                .filter(|choice| self.can_begin(priced, choice, &state.ledger));
-            let Some(choice) = choice else {
+            let choice = if bound.len() == before {
+                Some(choice)
+            } else {
+                self.rescore(now, state, &priced)
+            };
+            let can_begin = |choice: &Choice<'_>| self.can_begin(&priced, choice, &state.ledger);
+            let Some(choice) = choice.filter(can_begin) else {
                 continue;
             };
             if bound.len() >= RELEASE_BUDGET.releases {
-                state
-                    .queue
-                    .offer_again(now, priced.pick.ticket, choice.winner().target());
-                break;
+                let target = choice.winner().target();
+                state.queue.offer_again(now, priced.pick.ticket, target);
+                return;
             }
-            bound.extend(self.take_out(now, state, priced, choice));
+            bound.extend(self.take_out(now, state, &priced, choice));
         }
-        bound
     }
 
     /// Takes a request out of the queue and counts its load; `None`: it is no longer queued.
@@ -141,10 +158,13 @@ impl Router {
         &PricedRequest { pick, split, .. }: &PricedRequest<'a>,
         choice: Choice<'a>,
     ) -> Option<BoundRequest<'a>> {
-        let request = state.queue.remove(pick.ticket)?;
+        let request = state.queue.remove(pick.ticket, QueueEnd::Bound)?;
         let prompt = split.prompt(choice.winner());
         let queue = &self.settings.load().queue;
         let reservation = state.reserve(now, &split.decode, &choice, prompt, queue);
+        let work = choice.work(split.decode.prompt.tokens, prompt);
+        let share = (&split.decode.tenant(), Some(request.share));
+        state.queue.charge(reservation, share, work);
         Some(BoundRequest {
             ticket: pick.ticket,
             request,

@@ -7,9 +7,9 @@ use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::KvIndex;
 
 use crate::{
-    AttemptEnd, Policy, Rates, ReleasedRequest, ReservationId, RoutingSettings, SessionMode,
-    TargetLoad, Ticket, policy::rule::PolicyRules, replication::change::LoadChange,
-    state::RouterState, state_lock::StateLock,
+    AttemptEnd, Policy, Rates, ReleasedRequest, ReportedWork, ReservationId, RoutingSettings,
+    SessionMode, TargetLoad, Ticket, policy::rule::PolicyRules, queue::QueueEnd,
+    replication::change::LoadChange, state::RouterState, state_lock::StateLock,
 };
 
 /// The decision state machine, shared by all requests. It has one lock; every call holds it
@@ -136,19 +136,19 @@ impl Router {
         id: ReservationId,
         end: AttemptEnd,
     ) -> Vec<ReleasedRequest> {
-        let (prompt_received, succeeded) = (end.prompt_received(), end.succeeded());
+        let prompt_received = end.prompt_received();
         let speculation = {
             let state = &mut *self.state.lock();
             let Some(target) = state.ledger.target(id) else {
                 return Vec::new();
             };
-            let Some(speculation) = state.close(now, id, succeeded) else {
+            let Some(speculation) = state.close(now, id, end) else {
                 return Vec::new();
             };
             state.share(|| LoadChange::Closed {
                 id,
                 prompt_received,
-                succeeded,
+                succeeded: end.succeeded(),
             });
             state.target_changed(now, target, &self.settings.load().queue);
             speculation
@@ -168,6 +168,12 @@ impl Router {
     /// Ends an attempt with a whole reply.
     pub fn done(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         self.end_attempt(now, id, AttemptEnd::Complete)
+    }
+
+    /// Records the tokens of a request that its engine reported, before the attempt ends: its tenant
+    /// is charged with them in place of the estimate.
+    pub fn record_work(&self, id: ReservationId, reported: ReportedWork) {
+        self.state.lock().record_work(id, reported);
     }
 
     /// Records the length of a complete reply, for the expected length of later ones.
@@ -211,12 +217,18 @@ impl Router {
     /// Takes a request out of the queue; `false`: it is not there, because it was released or
     /// cancelled before.
     pub fn cancel(&self, ticket: Ticket) -> bool {
-        self.state.lock().queue.remove(ticket).is_some()
+        let queue = &mut self.state.lock().queue;
+        queue.remove(ticket, QueueEnd::GivenUp).is_some()
     }
 
     /// Returns the number of queued requests.
     pub fn queued_requests(&self) -> usize {
         self.state.lock().queue.len()
+    }
+
+    /// Returns the number of queued requests of the tenant with this name.
+    pub fn queued_requests_of(&self, tenant: &str) -> usize {
+        self.state.lock().queue.len_of(tenant)
     }
 
     /// Returns a target's load.

@@ -9,7 +9,8 @@ use kv_blocks::{Moment, Target};
 use kv_index::SpeculationId;
 
 use crate::{
-    CacheSource, Candidate, Job, Policy, Refusal, ReservationId, RoutingSettings, TargetLoad,
+    AttemptEnd, CacheSource, Candidate, Job, Policy, QueueLimit, Refusal, ReportedWork,
+    ReservationId, RoutingSettings, TargetLoad,
     choice::{Choice, PlacementError},
     health::HealthTable,
     latency::LatencyTable,
@@ -72,7 +73,7 @@ impl RouterState {
         let refusal = |excluded| Refusal {
             policy: settings.policy_of(job),
             excluded,
-            queue_full: false,
+            queue_full: None,
         };
         if survey.candidates.is_empty() {
             return Err(PlacementError::Nobody(refusal(survey.excluded)));
@@ -175,18 +176,20 @@ impl RouterState {
         }
     }
 
-    /// Records the backlogs that a job met before it waits; `false`: the queue is full.
+    /// Records the backlogs that a job met before it waits, if a limit does not keep it out of the
+    /// queue.
     pub(crate) fn has_capacity_for(
         &mut self,
         now: Moment,
-        choice: &Choice<'_>,
+        (job, choice): (&Job<'_>, &Choice<'_>),
         caller_bytes: u64,
         settings: &QueueSettings,
-    ) -> bool {
+    ) -> Result<(), QueueLimit> {
         let targets = choice.input.candidates.iter().map(PolicyCandidate::target);
         self.ledger
             .record_backlogs(now, targets, choice.input.newcomer_cold_tokens);
-        self.queue.has_capacity(settings, caller_bytes)
+        self.queue
+            .has_capacity(settings, &job.tenant(), caller_bytes)
     }
 
     /// Counts the request's load on the winner.
@@ -233,15 +236,25 @@ impl RouterState {
         id
     }
 
-    /// Frees a reservation, and records whether the worker succeeded, where that is known; returns
-    /// its speculation in the index.
+    /// Replaces the estimated work of a reservation by what its engine reported.
+    pub(crate) fn record_work(&mut self, id: ReservationId, reported: ReportedWork) {
+        if let Some((estimate, target)) = self.queue.charged(id).zip(self.ledger.target(id)) {
+            let rates = self.rates.of(target.worker);
+            self.queue
+                .replace_charge(id, reported.measured(&rates, estimate));
+        }
+    }
+
+    /// Frees a reservation, and records how the attempt ended; returns its speculation in the index.
     pub(crate) fn close(
         &mut self,
         now: Moment,
         id: ReservationId,
-        succeeded: Option<bool>,
+        end: AttemptEnd,
     ) -> Option<SpeculationId> {
+        self.queue.end_charge(id, end.prompt_received());
         let target = self.ledger.target(id)?;
+        let succeeded = end.succeeded();
         if let Some(succeeded) = succeeded {
             self.health.observe(now, target.worker, succeeded);
         }

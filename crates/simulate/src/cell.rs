@@ -1,6 +1,6 @@
 //! One experiment: fleet, policy and pace.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use engine_model::{Allocation, Profile};
 use routing::{CacheSource, RoutingSettings};
@@ -35,6 +35,9 @@ pub struct Cell {
     pub engine_priority: bool,
     /// Whether the router sees the sessions of requests, where the trace names them.
     pub sessions: bool,
+    /// Weights of the tenants by their number, where the router sees the tenants that the trace names;
+    /// others have the weight 1. `None`: it sees none.
+    pub tenants: Option<BTreeMap<u64, f64>>,
     /// The routers in front of the engines.
     pub replicas: ReplicaPlan,
     /// Faults of the fleet.
@@ -59,6 +62,7 @@ impl Cell {
             wait: Duration::from_secs(30),
             engine_priority: false,
             sessions: false,
+            tenants: None,
             replicas: ReplicaPlan::default(),
             faults: FaultPlan::default(),
             seed: 1,

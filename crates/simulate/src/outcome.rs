@@ -25,6 +25,7 @@ pub(crate) struct RequestResult {
 /// The engine of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
+    pub(crate) at: Moment,
     pub(crate) worker: usize,
     /// The router that chose it, and its reservation there.
     pub(crate) router: usize,
@@ -34,7 +35,9 @@ pub(crate) struct Placement {
 impl RequestResult {
     pub(crate) fn report(&self, request: &TraceRequest) -> RequestReport {
         RequestReport {
+            tenant: request.tenant,
             arrival_s: self.arrival.since_start().as_secs_f64(),
+            bound_s: (self.placed).map(|placed| placed.at.since_start().as_secs_f64()),
             worker: self.placed.map(|placed| placed.worker),
             queued: self.queued,
             computed_tokens: request.prompt_tokens - self.cached_tokens,

@@ -166,8 +166,12 @@ pub struct WorkerReport {
 /// The result of one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestReport {
+    /// Number of its tenant, if the trace names one.
+    pub tenant: Option<u64>,
     /// Arrival, in seconds of virtual time.
     pub arrival_s: f64,
+    /// When it was sent to its engine, in seconds of virtual time.
+    pub bound_s: Option<f64>,
     /// The engine that got the request, from 0.
     pub worker: Option<usize>,
     /// Whether the router queued it for a while.

@@ -43,6 +43,8 @@ pub struct TraceRequest {
     pub blocks: Arc<PromptBlocks>,
     /// Its position in a session, if the trace names one.
     pub turn: Option<SessionTurn>,
+    /// Number of its tenant, if the trace names one.
+    pub tenant: Option<u64>,
 }
 
 /// A position in a session.

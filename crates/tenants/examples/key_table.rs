@@ -22,6 +22,8 @@ fn entry(number: usize) -> TenantEntry {
         allowed_models: vec!["llama-*".to_owned(), format!("model-{number}")],
         rate_limit_rps: Some(10.0),
         max_concurrent: std::num::NonZeroU32::new(16),
+        weight: 1.0,
+        priority: 0.0,
         expires_at: Some("2030-01-01T00:00:00Z".to_owned()),
         enabled: true,
         metadata: [("team".to_owned(), format!("team-{}", number % 100))].into(),

@@ -25,7 +25,7 @@ pub use section::{
 };
 pub use state::{TenantCounts, TenantPlace};
 pub use table::{KeyTable, KeyVerdict, TenantSecrets, Tenants};
-pub use tenant::{Refusal, Tenant, TenantPermit};
+pub use tenant::{QueueShare, Refusal, Tenant, TenantPermit};
 
 /// The tenant of the key that is not in the configuration, and of requests that need no key.
 pub const DEFAULT_TENANT: &str = "default";

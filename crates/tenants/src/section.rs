@@ -14,6 +14,20 @@ const RATE: ValueKind = ValueKind::Float(Range {
     open: true,
 });
 
+/// Weights.
+const WEIGHT: ValueKind = ValueKind::Float(Range {
+    min: 0.001,
+    max: 1000.0,
+    open: false,
+});
+
+/// Priorities; there is no kind for whole numbers below 0.
+const PRIORITY: ValueKind = ValueKind::Float(Range {
+    min: -100.0,
+    max: 100.0,
+    open: false,
+});
+
 settings::section! {
     /// Section `tenants`.
     #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +84,8 @@ settings::section! {
         /// Allow every tenant to override decisions with `x-warmroute-*` request headers. `false`:
         /// only the tenants with scope `overrides`, and a tenant that is the only one.
         overrides: bool = "false", live;
+        /// Maximum number of a tenant's requests that wait for a worker; beyond it: 429.
+        queued: NonZeroU32 = "64", live;
     }
 }
 
@@ -92,6 +108,10 @@ settings::section! {
         rate_limit_rps: Option<f64> = "~" in RATE, live;
         /// Maximum number of requests that run at the same time; beyond it: 429. Unset: no limit.
         max_concurrent: Option<NonZeroU32> = "~", live;
+        /// Its share of the workers while other tenants wait for them too, compared with their weights.
+        weight: f64 = "1" in WEIGHT, live;
+        /// Priority of its requests, a whole number: those of a higher one go first while they wait.
+        priority: f64 = "0" in PRIORITY, live;
         /// Time from which the key is refused, as in `2027-01-31T00:00:00Z`.
         expires_at: Option<String> = "~", live;
         /// Accept the key.
@@ -135,6 +155,8 @@ impl TenantEntry {
             allowed_models: Vec::new(),
             rate_limit_rps: None,
             max_concurrent: None,
+            weight: 1.0,
+            priority: 0.0,
             expires_at: None,
             enabled: true,
             metadata: BTreeMap::new(),

@@ -110,6 +110,7 @@ impl KeyTable {
                         HeaderExposure::Never => false,
                     },
                     secret: is_salted.then_some(&secrets.salt),
+                    queued: section.defaults.queued,
                 };
                 table.by_digest.reserve(entries.len());
                 for entry in entries {

@@ -17,6 +17,7 @@ pub struct Tenant {
     models: AllowedModels,
     per_second: Option<f64>,
     max_concurrent: Option<NonZeroU32>,
+    queue: QueueShare,
     /// Seconds since 1970.
     expires_at: Option<i64>,
     enabled: bool,
@@ -42,6 +43,19 @@ pub(crate) struct TenantContext<'a> {
     pub(crate) sees_decisions: bool,
     /// Where cached blocks of tenants are kept apart.
     pub(crate) secret: Option<&'a SaltSecret>,
+    /// Most of its requests that wait for a worker.
+    pub(crate) queued: NonZeroU32,
+}
+
+/// What a tenant gets while its requests wait for a worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueueShare {
+    /// Its share, compared with the weights of others.
+    pub weight: f64,
+    /// Priority of its requests that name none.
+    pub priority: i32,
+    /// Most requests that wait; `None`: no limit.
+    pub most_queued: Option<NonZeroU32>,
 }
 
 /// Why a request of a known tenant is not let in.
@@ -102,6 +116,13 @@ impl Tenant {
             expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
             per_second: entry.rate_limit_rps,
             max_concurrent: entry.max_concurrent,
+            queue: QueueShare {
+                weight: entry.weight,
+                // Checked with the configuration: a whole number from -100 to 100.
+                #[allow(clippy::cast_possible_truncation, reason = "it is whole and small")]
+                priority: entry.priority as i32,
+                most_queued: Some(context.queued),
+            },
             enabled: entry.enabled,
             is_alone: context.is_alone,
             sees_decisions: context.sees_decisions,
@@ -121,6 +142,11 @@ impl Tenant {
             models: AllowedModels::default(),
             per_second: None,
             max_concurrent: None,
+            queue: QueueShare {
+                weight: 1.0,
+                priority: 0,
+                most_queued: None,
+            },
             expires_at: None,
             enabled: true,
             is_alone: true,
@@ -170,6 +196,11 @@ impl Tenant {
     /// Returns the models that its requests may name.
     pub fn models(&self) -> &AllowedModels {
         &self.models
+    }
+
+    /// Returns what it gets while its requests wait for a worker.
+    pub fn queue_share(&self) -> QueueShare {
+        self.queue
     }
 
     /// Returns the operator's notes: names and values.

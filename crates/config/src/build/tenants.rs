@@ -13,11 +13,13 @@ const MAX_NAME: usize = 128;
 /// The label of tenants without one of their own in metrics.
 const RESERVED_NAME: &str = "other";
 /// What the entries of one tenant, each with a key of its own, have in common.
-const OF_TENANT: [&str; 4] = [
+const OF_TENANT: [&str; 6] = [
     "scopes",
     "allowed_models",
     "rate_limit_rps",
     "max_concurrent",
+    "weight",
+    "priority",
 ];
 
 /// Checks that each entry has a name and a key of its own, that those of one name agree, and that
@@ -70,6 +72,7 @@ impl EntryCheck<'_> {
             }
         };
         problems.extend(self.models());
+        problems.extend(self.priority());
         problems.extend(self.expiry());
         digest
     }
@@ -153,6 +156,14 @@ impl EntryCheck<'_> {
         let message = format!("`{wrong}` is no name of models");
         let expected = "a model's name, or its beginning and a `*` at the end";
         Some(self.problem("allowed_models", message, expected))
+    }
+
+    fn priority(&self) -> Option<ProblemDraft> {
+        let priority = self.entry.key("priority").float_if_set()?;
+        (priority.fract() != 0.0).then(|| {
+            let expected = "a whole number from -100 to 100";
+            self.problem("priority", "no whole number", expected)
+        })
     }
 
     fn expiry(&self) -> Option<ProblemDraft> {

@@ -46,7 +46,7 @@ fn every_problem_of_every_entry_is_reported_at_once() {
         "tenants:\n  api_keys:\n  - {{key: k1}}\n  - {{name: a, key: k2, key_sha256: {ABC}}}\n  - {{name: a}}\n  - {{name: \
          b, key_sha256: 12ab}}\n  - {{name: c, key: abc}}\n  - {{name: d, key_sha256: {ABC}}}\n  - {{name: e, key: k3, \
          allowed_models: ['*x'], expires_at: soon}}\n  - {{name: f, key: 'a b'}}\n  - {{name: g, key: k5, rate_limit_rps: \
-         0}}\n"
+         0, weight: 0, priority: 0.5}}\n"
     );
     let problems = load_all(&text, &[], &[]).expect_err("nearly every entry is wrong");
     let found: Vec<(&str, &str)> = problems
@@ -63,10 +63,11 @@ fn every_problem_of_every_entry_is_reported_at_once() {
         (of(6, "allowed_models"), "`*x` is no name of models"),
         (of(6, "expires_at"), "no time of RFC 3339"),
         (of(7, "key"), "cannot be sent in a header"),
+        (of(8, "priority"), "no whole number"),
     ] {
         assert!(found.contains(&(&*path, message)), "{path}: {found:#?}");
     }
-    assert_eq!(found.len(), 9, "{found:#?}");
+    assert_eq!(found.len(), 11, "{found:#?}");
     assert!(!format!("{problems:?}").contains("a b"), "no key is shown");
 }
 

@@ -232,7 +232,10 @@ impl Admission {
         if let Some(name) = overrides::first(&parts.headers).filter(|_| !may_override) {
             return Err(errors::override_not_allowed(name));
         }
-        let overrides = overrides::read(&parts.headers)?;
+        let usual_priority = tenant
+            .as_ref()
+            .map_or(0, |tenant| tenant.queue_share().priority);
+        let overrides = overrides::read(&parts.headers, usual_priority)?;
         let upgrade = upgrade(route, &mut parts, body);
         let (body, rest) = match route.body {
             BodyMode::None => {

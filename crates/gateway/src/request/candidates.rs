@@ -266,6 +266,7 @@ mod tests {
             failed,
             same_body_as: None,
             may_wait: false,
+            tenant: None,
         };
         let pools = CandidatePools::of(model, &placement, Some(0.9));
         [pools.decode, pools.prefill].map(names)
@@ -385,6 +386,7 @@ mod tests {
                 failed: &[],
                 same_body_as: None,
                 may_wait: false,
+                tenant: None,
             };
             CandidatePools::of(&test_support::model(workers), &placement, None).decode
         };

@@ -7,11 +7,12 @@ use fleet::{ModelView, Snapshot, WorkerView};
 use kv_blocks::{DpRank, Moment};
 use net::Clock;
 use routing::{
-    Decision, Dispatch, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt,
+    Decision, Dispatch, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt, JobTenant,
     KvDecisionCounters, Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool,
-    PrefixDecisionCounters, PrefixRoutedRequest, PromptKnowledge, Refusal, ReplyMode, Router,
-    RoutingSection, Stopwatch, TargetPool, WaitBudget, receipt::PromptSource,
+    PrefixDecisionCounters, PrefixRoutedRequest, PromptKnowledge, QueueLimit, Refusal, ReplyMode,
+    Router, RoutingSection, SessionKeys, Stopwatch, TargetPool, WaitBudget, receipt::PromptSource,
 };
+use tenants::Tenant;
 use tokenization::TokenizedPrompt;
 
 use super::{
@@ -56,6 +57,19 @@ pub(crate) struct PlacementRequest<'a> {
     pub(crate) same_body_as: Option<&'a WorkerView>,
     /// Whether the request may wait for a worker.
     pub(crate) may_wait: bool,
+    pub(crate) tenant: Option<&'a Tenant>,
+}
+
+/// Returns the router's view of a tenant, and of the program that sends the request: the session
+/// that its client names.
+pub(crate) fn job_tenant<'a>(tenant: &'a Tenant, session: Option<&SessionKeys>) -> JobTenant<'a> {
+    let share = tenant.queue_share();
+    JobTenant {
+        name: tenant.name(),
+        weight: share.weight,
+        program: session.and_then(|keys| keys.name),
+        most_queued: share.most_queued.map(|most| most.get() as usize),
+    }
 }
 
 /// The router's answer.
@@ -176,13 +190,13 @@ impl Decider {
         })
     }
 
-    /// Puts a request that no target can take into the queue; `None`: the queue is full.
+    /// Puts a request that no target can take into the queue, if a limit does not keep it out.
     pub(crate) fn enqueue(
         &self,
         model: &ModelView,
         placement: &PlacementRequest<'_>,
         budget: WaitBudget,
-    ) -> Option<Waiter> {
+    ) -> Result<Waiter, QueueLimit> {
         let wait_budget = Some(budget);
         self.with_job(model, placement, self.ids.next_random(), |now, job| {
             self.waiters.enqueue(
@@ -369,6 +383,8 @@ impl Decider {
             },
             busy_threshold,
             wait_budget: None,
+            tenant: (placement.tenant)
+                .map(|tenant| job_tenant(tenant, facts.affinity.session.as_deref())),
             random,
             stopwatch: &stopwatch,
         };

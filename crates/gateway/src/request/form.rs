@@ -132,7 +132,7 @@ impl GenerationStages {
     /// Returns the record of a form's wait, which counts its buffered bytes.
     fn form_wait(&self, call: &AcceptedRequest) -> WaitRecord {
         let deadline = call.received + self.request_timeout();
-        WaitRecord::new(call.body.bytes().len(), deadline)
+        WaitRecord::new(call.body.bytes().len(), deadline).of_tenant(call.tenant.as_ref())
     }
 
     /// Gathers the facts of the decision about a form.

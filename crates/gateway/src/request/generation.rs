@@ -118,7 +118,8 @@ impl GenerationStages {
         let (dialect, body) = translator.routing_body(&call);
         let deadline = call.received + self.request_timeout();
         Ok(TranslatedCall {
-            wait: WaitRecord::new(call.body.bytes().len(), deadline),
+            wait: WaitRecord::new(call.body.bytes().len(), deadline)
+                .of_tenant(call.tenant.as_ref()),
             call,
             client,
             translator,

@@ -35,8 +35,8 @@ pub(super) fn first(headers: &HeaderMap) -> Option<&'static str> {
     HEADERS.into_iter().find(|name| headers.contains_key(*name))
 }
 
-/// Reads the overrides of a request.
-pub(super) fn read(headers: &HeaderMap) -> Result<HeaderOverrides, ApiError> {
+/// Reads the overrides of a request, which has this priority if it names none.
+pub(super) fn read(headers: &HeaderMap, usual_priority: i32) -> Result<HeaderOverrides, ApiError> {
     let text = |name: &'static str| -> Result<Option<&str>, ApiError> {
         headers
             .get(name)
@@ -68,7 +68,7 @@ pub(super) fn read(headers: &HeaderMap) -> Result<HeaderOverrides, ApiError> {
         })?),
     };
     let priority = match text("x-warmroute-priority")? {
-        None => 0,
+        None => usual_priority,
         Some(value) => value
             .trim()
             .parse::<i32>()
@@ -112,14 +112,14 @@ mod tests {
     fn read_one(name: &'static str, value: &str) -> Result<HeaderOverrides, ApiError> {
         let mut headers = HeaderMap::new();
         headers.insert(name, HeaderValue::try_from(value).expect("a value"));
-        read(&headers)
+        read(&headers, 0)
     }
 
     #[test]
     fn each_header_sets_its_own_override_and_none_is_set_without_one() {
         let with = |name, value| read_one(name, value).expect("a good value");
         let usual = HeaderOverrides::default();
-        assert_eq!(read(&HeaderMap::new()).expect("nothing is wrong"), usual);
+        assert_eq!(read(&HeaderMap::new(), 0).expect("nothing is wrong"), usual);
         assert_eq!(first(&HeaderMap::new()), None);
         for name in HEADERS {
             let headers =
@@ -177,7 +177,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         let bytes = HeaderValue::from_bytes(b"w\xff").expect("a value");
         headers.insert("x-warmroute-worker", bytes);
-        let error = read(&headers).expect_err("it is no ASCII");
+        let error = read(&headers, 0).expect_err("it is no ASCII");
         assert_eq!(error.code, ErrorCode::InvalidRequest);
     }
 

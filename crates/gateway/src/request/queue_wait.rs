@@ -13,9 +13,10 @@ use kv_blocks::Moment;
 use net::Clock;
 use proxy::AbortSwitch;
 use routing::{
-    ExcludeReason, Job, QueueSettings, Refusal, ReleasedRequest, WaitBudget, WaitReason,
-    receipt::QueueWait,
+    ExcludeReason, Job, QueueLimit, QueueSettings, Refusal, ReleasedRequest, WaitBudget,
+    WaitReason, receipt::QueueWait,
 };
+use tenants::Tenant;
 
 use super::decide::{self, Decider, PlacementOutcome, PlacementRequest};
 use crate::{
@@ -55,6 +56,8 @@ pub(crate) struct WaitRecord {
     bytes: u64,
     /// The end of the request's own time limit.
     deadline: Moment,
+    /// Among whose requests it waits.
+    tenant: Option<Arc<Tenant>>,
     started: Option<Moment>,
     reported: QueueWait,
 }
@@ -71,9 +74,15 @@ impl WaitRecord {
         Self {
             bytes: bytes as u64,
             deadline,
+            tenant: None,
             started: None,
             reported: QueueWait::default(),
         }
+    }
+
+    pub(crate) fn of_tenant(self, tenant: Option<&Arc<Tenant>>) -> Self {
+        let tenant = tenant.map(Arc::clone);
+        Self { tenant, ..self }
     }
 
     /// Returns the end of the request's time limit.
@@ -146,8 +155,8 @@ impl QueueStage {
         wait: &mut WaitRecord,
         error: ApiError,
     ) -> Result<Arc<ModelView>, ApiError> {
-        let queued =
-            self.enqueue_within_limit(wait, |budget| self.enqueue_without_candidates(budget));
+        let enqueue = |budget| self.enqueue_without_candidates(budget, wait.tenant.as_deref());
+        let queued = self.enqueue_within_limit(wait, enqueue);
         let Some(waiter) = queued else {
             return Err(error);
         };
@@ -206,12 +215,10 @@ impl QueueStage {
             }
             if waiter.is_none() {
                 // Counted among the waiting requests until it continues.
-                waiter = Some(
-                    self.enqueue_within_limit(wait, |budget| {
-                        self.enqueue_without_candidates(budget)
-                    })
-                    .unwrap_or_else(|| Err(errors::no_worker()))?,
-                );
+                let tenant = wait.tenant.as_deref();
+                let enqueue = |budget| self.enqueue_without_candidates(budget, tenant);
+                let queued = self.enqueue_within_limit(wait, enqueue);
+                waiter = Some(queued.unwrap_or_else(|| Err(errors::no_worker()))?);
                 wait.begin(self.clock.now(), Some(WaitReason::NoWorker));
             }
             let ends = self.ends(wait, WaitReason::NoWorker);
@@ -233,13 +240,11 @@ impl QueueStage {
         let (waiter, refusal) = match self.decider.place(model, placement, budget) {
             PlacementOutcome::Placed(placed) => return Ok(placed),
             PlacementOutcome::Queued(waiter) => (waiter, None),
-            PlacementOutcome::Refused(refusal) if refusal.queue_full => {
-                return Err(Rejection {
-                    refusal,
-                    error: errors::queue_full(),
-                });
-            }
             PlacementOutcome::Refused(refusal) => {
+                if let Some(limit) = refusal.queue_full {
+                    let error = errors::not_queued(limit);
+                    return Err(Rejection { refusal, error });
+                }
                 let enqueue = |budget| self.decider.enqueue(model, placement, budget);
                 let queued = if placement.may_wait && !is_busy(&refusal) {
                     self.enqueue_within_limit(wait, enqueue)
@@ -347,17 +352,21 @@ impl QueueStage {
     fn enqueue_within_limit(
         &self,
         wait: &WaitRecord,
-        enqueue: impl FnOnce(WaitBudget) -> Option<Waiter>,
+        enqueue: impl FnOnce(WaitBudget) -> Result<Waiter, QueueLimit>,
     ) -> Option<Result<Waiter, ApiError>> {
         let budget = wait.budget(self.clock.now(), self.limits.engine_wait_timeout)?;
-        Some(enqueue(budget).ok_or_else(errors::queue_full))
+        Some(enqueue(budget).map_err(errors::not_queued))
     }
 
     /// Queues a request that has no candidates.
-    fn enqueue_without_candidates(&self, budget: WaitBudget) -> Option<Waiter> {
+    fn enqueue_without_candidates(
+        &self,
+        budget: WaitBudget,
+        tenant: Option<&Tenant>,
+    ) -> Result<Waiter, QueueLimit> {
         self.decider
             .waiters
-            .enqueue(self.clock.now(), &without_candidates(budget))
+            .enqueue(self.clock.now(), &without_candidates(budget, tenant))
     }
 
     fn end_wait(&self, wait: &mut WaitRecord) {
@@ -386,9 +395,10 @@ pub(crate) fn find_model(snapshot: &Snapshot, id: &str) -> Result<Arc<ModelView>
 }
 
 /// Returns a job without candidates: it only counts as an entry of the queue.
-fn without_candidates(patience: WaitBudget) -> Job<'static> {
+fn without_candidates(patience: WaitBudget, tenant: Option<&Tenant>) -> Job<'_> {
     Job {
         wait_budget: Some(patience),
+        tenant: tenant.map(|tenant| decide::job_tenant(tenant, None)),
         ..Job::default()
     }
 }
@@ -406,7 +416,7 @@ fn no_exclusion(decider: &Decider, model: &ModelView, placement: &PlacementReque
     Refusal {
         policy,
         excluded: Vec::new(),
-        queue_full: false,
+        queue_full: None,
     }
 }
 

@@ -31,7 +31,8 @@ pub(super) async fn realtime(
         return upgrade_required(guard);
     }
     let stages = &gateway.generation;
-    let mut wait = WaitRecord::new(0, call.received + stages.request_timeout());
+    let deadline = call.received + stages.request_timeout();
+    let mut wait = WaitRecord::new(0, deadline).of_tenant(call.tenant.as_ref());
     let model = match find_model(gateway, &mut call, &mut wait, &mut guard).await {
         Ok(model) => model,
         Err(error) => return refused(guard, &error),

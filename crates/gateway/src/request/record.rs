@@ -27,7 +27,7 @@ use kv_blocks::Moment;
 use net::Clock;
 use proxy::ConnectionPools;
 use routing::{
-    AttemptEnd, Refusal, Router,
+    AttemptEnd, Refusal, ReportedWork, Router,
     receipt::{
         Attempt, AttemptClass, AttemptResult, DecisionId, DecisionIds, OutcomeKind, QueueWait,
         Receipt, ReceiptRing, RequestOutcome, RouterAnswer, RouterTiming,
@@ -241,7 +241,19 @@ impl RequestGuard {
             AttemptResult::MidStream,
             self.reply.status,
         );
-        self.attempt.lease = None;
+        self.free_load();
+    }
+
+    /// Frees the load of the current attempt. Its tenant is charged with what the worker reported.
+    fn free_load(&mut self) {
+        let (lease, usage) = (self.attempt.lease.take(), self.own_usage());
+        if let Some((lease, usage)) = lease.as_ref().zip(usage) {
+            lease.record_work(ReportedWork {
+                prompt_tokens: usage.prompt_tokens,
+                cached_tokens: usage.cached_tokens,
+                output_tokens: usage.completion_tokens,
+            });
+        }
     }
 
     /// Puts the receipt into the ring, or completes the one in the ring.
@@ -291,7 +303,7 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.attempt.lease = None;
+        self.free_load();
         let unannounced = || {
             if std::thread::panicking() {
                 OutcomeKind::RouterError

@@ -227,7 +227,7 @@ impl<'a> DryRunRequest<'a> {
     /// body of `call`.
     async fn prepare(
         gateway: &'a Arc<Gateway>,
-        call: RouteCall<'_>,
+        call: RouteCall<'a>,
         route_body: RouteBody<'a>,
     ) -> Result<Self, ApiError> {
         let snapshot = gateway.fleet().snapshot();
@@ -300,6 +300,7 @@ impl<'a> DryRunRequest<'a> {
             failed: &self.exclude,
             same_body_as: None,
             may_wait: false,
+            tenant: self.tenant.as_deref(),
         }
     }
 

@@ -218,6 +218,7 @@ pub(super) fn placement<'a>(
         failed: &retry_state.excluded,
         same_body_as: None,
         may_wait: is_new && !matches!(facts.handover, Handover::NoPrompt),
+        tenant: call.tenant.as_deref(),
     }
 }
 

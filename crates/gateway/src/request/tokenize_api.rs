@@ -277,7 +277,7 @@ impl GenerationStages {
         };
         let deadline = call.received + self.request_timeout();
         // The request is too small to be queued for.
-        let wait = WaitRecord::new(0, deadline);
+        let wait = WaitRecord::new(0, deadline).of_tenant(call.tenant.as_ref());
         let request = RoutedRequest::forwarded(call, model, wait, facts);
         Box::pin(self.delivery.run(request, guard)).await
     }

@@ -8,11 +8,15 @@
 //! **Invariant**: `look_at` is set whenever a target may open without an event, and while a pass is
 //! running.
 
-use std::{collections::BTreeSet, mem, ops::Bound, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeSet, mem, ops::Bound, sync::Arc};
 
 use kv_blocks::{Moment, Target};
 
-use super::{OrderKey, QueuedRequest, TargetAvailability};
+use super::{
+    QueuedRequest, TargetAvailability,
+    shares::TenantSlot,
+    tenant_order::{TenantOrder, TenantPosition},
+};
 use crate::Ticket;
 
 /// Most candidates priced in one pass, over all requests: the rest waits for the next pass. About
@@ -20,14 +24,11 @@ use crate::Ticket;
 /// [`super::ReleaseBudget`].
 const PASS_PRICED: usize = 2048;
 
-/// The position of a request in its queue.
-pub(crate) type QueuePosition = (OrderKey, Ticket);
-
 /// Requests that wait for the same targets.
 #[derive(Debug)]
 pub(crate) struct CandidateQueue {
     pub(crate) targets: Arc<[Target]>,
-    order: BTreeSet<QueuePosition>,
+    order: TenantOrder,
     due: BTreeSet<(Moment, Ticket)>,
     /// Time of the next pass if no event comes before.
     pub(super) look_at: Option<Moment>,
@@ -35,8 +36,6 @@ pub(crate) struct CandidateQueue {
     opened: BTreeSet<Target>,
     /// Open targets that no request of the last pass could use.
     declined: BTreeSet<Target>,
-    /// The position at which the pass continues.
-    cursor: Option<QueuePosition>,
     /// Candidates priced in this pass.
     priced: usize,
     /// The last request whose estimate was refreshed outside the passes.
@@ -54,12 +53,11 @@ impl CandidateQueue {
     pub(super) fn new(targets: Arc<[Target]>) -> Self {
         Self {
             targets,
-            order: BTreeSet::new(),
+            order: TenantOrder::default(),
             due: BTreeSet::new(),
             look_at: None,
             opened: BTreeSet::new(),
             declined: BTreeSet::new(),
-            cursor: None,
             priced: 0,
             refreshed: None,
             arrivals: BTreeSet::new(),
@@ -89,8 +87,16 @@ impl CandidateQueue {
         self.ignoring_backlog > 0
     }
 
-    pub(super) fn insert(&mut self, ticket: Ticket, request: &QueuedRequest) {
-        self.reposition(ticket, None, request.key);
+    /// Adds a request, whose tenant has this virtual time.
+    pub(super) fn insert(
+        &mut self,
+        ticket: Ticket,
+        request: &QueuedRequest,
+        tenant_virtual_ms: f64,
+        added_ms: f64,
+    ) {
+        self.order
+            .insert(position(ticket, request), tenant_virtual_ms, added_ms);
         self.arrivals.insert(ticket);
         if !self.targets.is_empty() {
             self.due.insert((request.terms.until, ticket));
@@ -107,23 +113,27 @@ impl CandidateQueue {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, request: &QueuedRequest) {
-        self.order.remove(&(request.key, ticket));
+        self.order.remove(position(ticket, request));
         self.arrivals.remove(&ticket);
         self.due.remove(&(request.terms.until, ticket));
         self.thresholds -= usize::from(request.job.busy_threshold.is_some());
         self.ignoring_backlog -= usize::from(!request.minds_backlog);
     }
 
-    /// Moves a request to another position. If it is before the cursor, the request is tried
-    /// next.
-    pub(super) fn reposition(&mut self, ticket: Ticket, from: Option<OrderKey>, to: OrderKey) {
-        if let Some(from) = from {
-            self.order.remove(&(from, ticket));
-        }
-        self.order.insert((to, ticket));
-        if from != Some(to) && self.cursor.is_some_and(|cursor| (to, ticket) < cursor) {
-            self.cursor = Some((to, ticket));
-        }
+    /// Returns the request's entry in the order, to change its rank.
+    pub(super) fn order(&mut self) -> &mut TenantOrder {
+        &mut self.order
+    }
+
+    /// Returns the least virtual time of a tenant that waits here with this priority; `None`: none
+    /// does, or there is no target that they could contend for.
+    pub(super) fn least_virtual_ms(&self, band: Reverse<i32>) -> Option<f64> {
+        self.order.least_virtual_ms(band)
+    }
+
+    /// Records the virtual time of a tenant that waits here.
+    pub(super) fn set_tenant_virtual(&mut self, tenant: TenantSlot, virtual_ms: f64) {
+        self.order.set_tenant_virtual(tenant, virtual_ms);
     }
 
     /// Returns when the first of its requests is due.
@@ -149,7 +159,7 @@ impl CandidateQueue {
     /// The price budget of a running pass that already offers this target is not renewed.
     pub(super) fn open(&mut self, then: Moment, target: Target) {
         self.declined.remove(&target);
-        self.cursor = None;
+        self.order.restart();
         if self.opened.insert(target) {
             self.priced = 0;
         }
@@ -160,7 +170,8 @@ impl CandidateQueue {
     /// bind.
     pub(super) fn offer_again(&mut self, now: Moment, target: Target) {
         self.opened.insert(target);
-        (self.cursor, self.priced, self.look_at) = (None, 0, Some(now));
+        self.order.restart();
+        (self.priced, self.look_at) = (0, Some(now));
     }
 
     /// Records that `target` has a backlog and opens at `then` if no event comes before.
@@ -209,7 +220,8 @@ impl CandidateQueue {
                 availability.is_available(now, *target, self) && !self.declined.contains(target)
             };
             let opened: BTreeSet<Target> = self.targets.iter().copied().filter(open).collect();
-            (self.opened, self.cursor, self.priced) = (opened, None, 0);
+            (self.opened, self.priced) = (opened, 0);
+            self.order.restart();
         } else {
             let mut opened = mem::take(&mut self.opened);
             opened.retain(|target| availability.is_available(now, *target, self));
@@ -221,34 +233,23 @@ impl CandidateQueue {
         !self.opened.is_empty()
     }
 
-    /// Returns the next requests of the pass, at most `most` but at least one if there is any, and
-    /// advances the cursor.
-    pub(super) fn take_next(&mut self, most: usize) -> Vec<QueuePosition> {
-        let from = self.cursor.map_or(Bound::Unbounded, Bound::Included);
-        let mut next: Vec<QueuePosition> = self
-            .order
-            .range((from, Bound::Unbounded))
-            .take(most.max(1) + 1)
-            .copied()
-            .collect();
-        self.cursor = if next.len() > most.max(1) {
-            next.pop()
-        } else {
-            None
-        };
+    /// Returns the next requests of the pass, at most `most` but at least one if there is any.
+    pub(super) fn take_next(&mut self, most: usize) -> Vec<Ticket> {
+        let next = self.order.take_next(most.max(1));
         self.priced += next.len() * self.targets.len();
         next
     }
 
     /// Returns whether the pass has tried every request, or as many as it may.
     pub(super) fn is_pass_finished(&self) -> bool {
-        self.cursor.is_none() || self.priced >= PASS_PRICED
+        self.order.is_exhausted() || self.priced >= PASS_PRICED
     }
 
     /// Ends a pass. Targets that are still open were of no use to any request.
     pub(super) fn end_pass(&mut self, now: Moment, availability: &TargetAvailability<'_>) {
         self.declined.extend(mem::take(&mut self.opened));
-        (self.cursor, self.priced) = (None, 0);
+        self.priced = 0;
+        self.order.restart();
         self.look_at = self
             .targets
             .iter()
@@ -267,5 +268,14 @@ impl CandidateQueue {
             .collect();
         self.refreshed = stale.last().copied();
         stale
+    }
+}
+
+/// Returns where a request stands in its queue.
+pub(super) fn position(ticket: Ticket, request: &QueuedRequest) -> TenantPosition {
+    TenantPosition {
+        tenant: request.share.tenant,
+        rank: request.rank,
+        ticket,
     }
 }

@@ -2,13 +2,15 @@
 
 use kv_blocks::Target;
 
-use super::{OrderTerms, QueuedJob, WaitBudget};
+use super::{OrderTerms, QueuedJob, RequestWork, WaitBudget};
 
 /// A job that enters the queue, with its rank.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
     pub(crate) job: QueuedJob,
     pub(crate) terms: OrderTerms,
+    /// Its estimated work.
+    pub(crate) work: RequestWork,
     /// Whether a target's backlog delays it.
     pub(crate) minds_backlog: bool,
     /// Bytes that its caller retains for it.
@@ -25,5 +27,6 @@ pub(crate) struct WaitTerms {
     pub(crate) minds_backlog: bool,
     /// The target that it would get now.
     pub(crate) winner: Option<Target>,
-    pub(crate) uncached_ms: f64,
+    /// Its estimated work there.
+    pub(crate) work: RequestWork,
 }

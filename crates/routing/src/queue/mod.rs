@@ -22,22 +22,35 @@ mod order;
 mod pick;
 mod request;
 mod settings;
+mod shares;
+mod tenant_order;
+mod work;
 
 use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, Target};
 
-pub use self::settings::{QueueSettings, WaitBudget, WaitReason};
 pub(crate) use self::{
     availability::TargetAvailability,
     candidate_set::{CandidateSet, CandidateSets, fingerprint, shared},
     entry::{QueueEntry, WaitTerms},
-    order::{OrderKey, OrderTerms, engine_priority},
+    order::{OrderTerms, RequestRank, engine_priority},
     pick::{RELEASE_BUDGET, ReleaseCandidate},
     request::{QueueId, QueuedJob, QueuedRequest},
+    shares::{QueueEnd, QueuedShare},
+    work::{RequestWork, decode_ms},
 };
-use self::{candidate_queue::CandidateQueue, candidate_queues::CandidateQueues};
-use crate::Ticket;
+use self::{
+    candidate_queue::{CandidateQueue, position},
+    candidate_queues::CandidateQueues,
+    order::OrderKey,
+    shares::{TenantShares, TenantSlot},
+};
+pub use self::{
+    settings::{QueueLimit, QueueSettings, WaitBudget, WaitReason},
+    work::ReportedWork,
+};
+use crate::{JobTenant, ReservationId, Ticket};
 
 /// Longest delay before requests with changed candidates are offered to new targets. The change of
 /// the fleet affects other requests too, and all of them have to be in the queue before the first
@@ -51,6 +64,7 @@ pub(crate) struct WaitQueue {
     requests: BTreeMap<Ticket, QueuedRequest>,
     queues: CandidateQueues,
     sets: CandidateSets,
+    shares: TenantShares,
     bytes: u64,
     tickets: u64,
 }
@@ -64,10 +78,33 @@ impl WaitQueue {
         self.requests.get(&ticket)
     }
 
-    /// Returns whether one more request fits that retains this many bytes.
-    pub(crate) fn has_capacity(&self, settings: &QueueSettings, bytes: u64) -> bool {
-        self.requests.len() < settings.max_entries
-            && self.bytes.saturating_add(bytes) <= settings.max_bytes
+    /// Returns the number of queued requests of a tenant.
+    pub(crate) fn len_of(&self, tenant: &str) -> usize {
+        self.shares.queued(tenant)
+    }
+
+    /// Returns the rank of a queued request.
+    pub(crate) fn key(&self, now: Moment, ageing: f64, ticket: Ticket) -> Option<OrderKey> {
+        let request = self.requests.get(&ticket)?;
+        let tenant_virtual_ms = self.shares.virtual_ms(request.share.tenant);
+        Some(request.terms.key(now, ageing, tenant_virtual_ms))
+    }
+
+    /// Returns whether one more request of a tenant fits that retains this many bytes.
+    pub(crate) fn has_capacity(
+        &self,
+        settings: &QueueSettings,
+        tenant: &JobTenant<'_>,
+        bytes: u64,
+    ) -> Result<(), QueueLimit> {
+        self.shares.has_capacity(tenant)?;
+        let fits = self.requests.len() < settings.max_entries
+            && self.bytes.saturating_add(bytes) <= settings.max_bytes;
+        if fits {
+            Ok(())
+        } else {
+            Err(QueueLimit::Router)
+        }
     }
 
     /// Returns the hasher of candidate lists.
@@ -80,17 +117,18 @@ impl WaitQueue {
         self.sets.alike(fingerprint)
     }
 
-    /// Adds a job; `None`: there is no capacity.
+    /// Adds a job, if there is capacity.
     pub(crate) fn push(
         &mut self,
         now: Moment,
         settings: &QueueSettings,
         availability: TargetAvailability<'_>,
         entrant: QueueEntry,
-    ) -> Option<Ticket> {
+    ) -> Result<Ticket, QueueLimit> {
         let QueueEntry {
             job,
-            terms,
+            mut terms,
+            work,
             minds_backlog,
             caller_bytes,
             winner,
@@ -101,12 +139,12 @@ impl WaitQueue {
             .filter(|set| !self.sets.knows(set))
             .map(|set| set.bytes())
             .sum();
-        if !self.has_capacity(settings, bytes.saturating_add(lists)) {
-            return None;
-        }
+        let tenant = job.job().tenant();
+        self.has_capacity(settings, &tenant, bytes.saturating_add(lists))?;
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        let key = terms.waiting_key(settings.ageing);
+        let share = self.shares.queue(&tenant, work);
+        terms.program_start_ms = share.program_start_ms();
         let queue = self.queues.queue_of(
             now,
             availability,
@@ -116,8 +154,9 @@ impl WaitQueue {
         self.enter(
             ticket,
             QueuedRequest {
+                rank: terms.rank(settings.ageing),
                 terms,
-                key,
+                share,
                 bytes,
                 queue,
                 job: Arc::new(job),
@@ -134,7 +173,7 @@ impl WaitQueue {
                 }
             });
         }
-        Some(ticket)
+        Ok(ticket)
     }
 
     /// Replaces the candidates of a queued request, which keeps its position. New targets are offered
@@ -147,7 +186,7 @@ impl WaitQueue {
         ticket: Ticket,
         (job, until, minds_backlog): (QueuedJob, Moment, bool),
     ) -> bool {
-        let Some(mut request) = self.remove(ticket) else {
+        let Some(mut request) = self.take(ticket) else {
             return false;
         };
         let before = Arc::clone(&request.job.pool.set.targets);
@@ -179,8 +218,15 @@ impl WaitQueue {
         true
     }
 
-    /// Removes a request.
-    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<QueuedRequest> {
+    /// Removes a request for this reason.
+    pub(crate) fn remove(&mut self, ticket: Ticket, end: QueueEnd) -> Option<QueuedRequest> {
+        let request = self.take(ticket)?;
+        self.shares.unqueue(request.share, end);
+        Some(request)
+    }
+
+    /// Takes a request out of its queue.
+    fn take(&mut self, ticket: Ticket) -> Option<QueuedRequest> {
         let request = self.requests.remove(&ticket)?;
         let lists: u64 = request.job.sets().map(|set| self.sets.release(set)).sum();
         self.bytes = self
@@ -189,6 +235,9 @@ impl WaitQueue {
             .saturating_sub(lists);
         self.queues
             .change(request.queue, |queue| queue.remove(ticket, &request));
+        if !request.job.pool.set.targets.is_empty() {
+            self.shares.leave(request.share, request.queue);
+        }
         self.queues.drop_if_empty(request.queue);
         Some(request)
     }
@@ -199,12 +248,61 @@ impl WaitQueue {
             return;
         };
         request.terms.uncached_ms = uncached_ms;
-        let (before, key) = (request.key, request.terms.waiting_key(settings.ageing));
-        if before != key {
-            request.key = key;
-            // No scheduled time of the queue changes.
-            if let Some(queue) = self.queues.get_mut(request.queue) {
-                queue.reposition(ticket, Some(before), key);
+        let rank = request.terms.rank(settings.ageing);
+        if request.rank == rank {
+            return;
+        }
+        let before = position(ticket, request);
+        request.rank = rank;
+        // No scheduled time of the queue changes.
+        if let Some(queue) = self.queues.get_mut(request.queue) {
+            let tenant = request.share.tenant;
+            let order = queue.order();
+            order.remove(before);
+            order.insert(
+                position(ticket, request),
+                self.shares.virtual_ms(tenant),
+                self.shares.added_ms(request.share),
+            );
+        }
+    }
+
+    /// Charges a tenant with the work of a reservation. `waited`: the request, if it was queued.
+    pub(crate) fn charge(
+        &mut self,
+        id: ReservationId,
+        (tenant, waited): (&JobTenant<'_>, Option<QueuedShare>),
+        work: RequestWork,
+    ) {
+        let slot = self.shares.charge(id, (tenant, waited), work);
+        self.update_rank(slot);
+    }
+
+    /// Returns the work that a reservation is charged with.
+    pub(crate) fn charged(&self, id: ReservationId) -> Option<RequestWork> {
+        self.shares.charged(id)
+    }
+
+    /// Replaces the work that a reservation is charged with.
+    pub(crate) fn replace_charge(&mut self, id: ReservationId, work: RequestWork) {
+        if let Some(slot) = self.shares.replace_charge(id, work) {
+            self.update_rank(slot);
+        }
+    }
+
+    /// Ends the charge of a reservation; `reached`: whether its request reached an engine.
+    pub(crate) fn end_charge(&mut self, id: ReservationId, reached: bool) {
+        if let Some(slot) = self.shares.end_charge(id, reached) {
+            self.update_rank(slot);
+        }
+    }
+
+    /// Moves the requests of a tenant to their place by its virtual time. No scheduled time changes.
+    fn update_rank(&mut self, tenant: TenantSlot) {
+        let virtual_ms = self.shares.virtual_ms(tenant);
+        for id in self.shares.queues_of(tenant) {
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.set_tenant_virtual(tenant, virtual_ms);
             }
         }
     }
@@ -307,8 +405,18 @@ impl WaitQueue {
             .bytes
             .saturating_add(request.bytes)
             .saturating_add(lists);
-        self.queues
-            .change(request.queue, |queue| queue.insert(ticket, &request));
+        if !request.job.pool.set.targets.is_empty() {
+            let queue = self.queues.get(request.queue);
+            let least_ms = queue.and_then(|queue| queue.least_virtual_ms(request.rank.band));
+            if self.shares.enter(request.share, request.queue, least_ms) {
+                self.update_rank(request.share.tenant);
+            }
+        }
+        let virtual_ms = self.shares.virtual_ms(request.share.tenant);
+        let added_ms = self.shares.added_ms(request.share);
+        self.queues.change(request.queue, |queue| {
+            queue.insert(ticket, &request, virtual_ms, added_ms);
+        });
         self.requests.insert(ticket, request);
     }
 }

@@ -1,7 +1,9 @@
 //! The order in which queued requests are bound: one pure function of a request's properties.
 //!
 //! The age of a request counts by the time of its arrival and not by the time waited, so a key
-//! stays constant while time passes: a queue can be an ordered structure with this key.
+//! does not change with time: a queue can be an ordered structure with this key. What changes it is
+//! an event: a request of its tenant is bound or ends (`tenant_order` moves the tenant's requests
+//! together), or its estimate is refreshed.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -12,8 +14,8 @@ use kv_blocks::Moment;
 pub(crate) struct OrderTerms {
     /// The higher band goes first.
     pub(crate) priority: i32,
-    /// Work that the request's tenant has received, over its share. There is one tenant: always 0.
-    pub(crate) tenant_virtual_ms: f64,
+    /// Where the request starts in the work of its tenant's programs.
+    pub(crate) program_start_ms: f64,
     /// When it arrived.
     pub(crate) since: Moment,
     /// Latest time at which it is bound: its slack is the time that is left until then.
@@ -27,30 +29,42 @@ pub(crate) struct OrderTerms {
 pub(crate) enum OrderKey {
     /// Without slack: ordered by the due time, whatever the priority and length.
     Overdue(Moment),
-    /// With slack: by priority band, then by the tenant's work, then by length less a share of the
-    /// time waited.
+    /// With slack: by priority band, then by the work that the tenant has received, over its
+    /// weight, then by length less a share of the time waited.
     Waiting(Reverse<i32>, Milliseconds, Milliseconds),
+}
+
+/// The part of a rank that is the request's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestRank {
+    pub(crate) band: Reverse<i32>,
+    /// Its length, and where it starts in the work of its tenant's programs, less a share of the time
+    /// waited.
+    pub(crate) length: Milliseconds,
 }
 
 impl OrderTerms {
     /// Returns the rank at `now`; each millisecond waited makes up for `ageing` milliseconds of
-    /// prefill.
-    pub(crate) fn key(&self, now: Moment, ageing: f64) -> OrderKey {
-        if now >= self.until {
-            OrderKey::Overdue(self.until)
-        } else {
-            self.waiting_key(ageing)
+    /// prefill. `tenant_virtual_ms`: the work that its tenant has received, over its weight.
+    pub(crate) fn key(&self, now: Moment, ageing: f64, tenant_virtual_ms: f64) -> OrderKey {
+        if self.is_overdue(now) {
+            return OrderKey::Overdue(self.until);
         }
+        let RequestRank { band, length } = self.rank(ageing);
+        OrderKey::Waiting(band, Milliseconds(tenant_virtual_ms), length)
     }
 
-    /// Returns the rank while there is slack, which does not depend on the time.
-    pub(crate) fn waiting_key(&self, ageing: f64) -> OrderKey {
-        let length = Milliseconds(aged_ms(self.since, self.uncached_ms, ageing));
-        OrderKey::Waiting(
-            Reverse(self.priority),
-            Milliseconds(self.tenant_virtual_ms),
-            length,
-        )
+    pub(crate) fn is_overdue(&self, now: Moment) -> bool {
+        now >= self.until
+    }
+
+    /// Returns the part of the rank that is its own while there is slack.
+    pub(crate) fn rank(&self, ageing: f64) -> RequestRank {
+        let length_ms = self.uncached_ms + self.program_start_ms;
+        RequestRank {
+            band: Reverse(self.priority),
+            length: Milliseconds(aged_ms(self.since, length_ms, ageing)),
+        }
     }
 }
 
@@ -79,7 +93,7 @@ pub(crate) fn engine_priority(priority: i32, since: Moment, ageing: f64, uncache
 
 /// A number of milliseconds with a total order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Milliseconds(f64);
+pub(crate) struct Milliseconds(pub(crate) f64);
 
 impl PartialEq for Milliseconds {
     fn eq(&self, other: &Self) -> bool {
@@ -136,7 +150,8 @@ mod tests {
         assert!(rank_of(-1, 0, 0.0) > rank_of(0, 1_000_000, 1e6));
     }
 
-    fn terms() -> impl Strategy<Value = OrderTerms> {
+    /// A request, and the virtual time of its tenant.
+    fn terms() -> impl Strategy<Value = (OrderTerms, f64)> {
         (
             -2i32..3,
             0.0f64..3.0,
@@ -145,14 +160,32 @@ mod tests {
             prop_oneof![0.0f64..1e6, Just(f64::NAN), Just(f64::INFINITY)],
         )
             .prop_map(|(priority, tenant_virtual_ms, since, wait, uncached_ms)| {
-                OrderTerms {
+                let terms = OrderTerms {
                     priority,
-                    tenant_virtual_ms: tenant_virtual_ms.floor(),
+                    program_start_ms: 0.0,
                     since: at(since),
                     until: at(since + wait),
                     uncached_ms,
-                }
+                };
+                (terms, tenant_virtual_ms.floor())
             })
+    }
+
+    #[test]
+    fn the_tenant_comes_after_the_priority_and_before_the_length() {
+        let key = |priority, tenant_virtual_ms, uncached_ms| {
+            let terms = OrderTerms {
+                priority,
+                program_start_ms: 0.0,
+                since: at(1),
+                until: at(9),
+                uncached_ms,
+            };
+            terms.key(at(2), AGEING, tenant_virtual_ms)
+        };
+        assert!(key(1, 900.0, 900.0) < key(0, 0.0, 1.0));
+        assert!(key(0, 10.0, 900.0) < key(0, 11.0, 1.0));
+        assert!(key(0, 10.0, 1.0) < key(0, 10.0, 2.0));
     }
 
     proptest! {
@@ -161,13 +194,13 @@ mod tests {
             (one, two, three) in (terms(), terms(), terms()),
             (early, late) in (0u64..200, 0u64..200),
         ) {
-            let key = |terms: &OrderTerms, now| terms.key(at(now), AGEING);
+            let key = |(terms, virtual_ms): &(OrderTerms, f64), now| terms.key(at(now), AGEING, *virtual_ms);
             for now in [early, late] {
                 let (a, b, c) = (key(&one, now), key(&two, now), key(&three, now));
                 prop_assert_eq!(a.cmp(&b), b.cmp(&a).reverse());
                 prop_assert!(!(a <= b && b <= c) || a <= c);
             }
-            let slack = |terms: &OrderTerms| at(early.max(late)) < terms.until;
+            let slack = |(terms, _): &(OrderTerms, f64)| at(early.max(late)) < terms.until;
             if slack(&one) && slack(&two) {
                 prop_assert_eq!(key(&one, early).cmp(&key(&two, early)), key(&one, late).cmp(&key(&two, late)));
             }
@@ -175,7 +208,9 @@ mod tests {
 
         #[test]
         fn overdue_requests_go_first_in_order_of_their_deadline(one in terms(), two in terms(), now in 0u64..200) {
-            let (a, b) = (one.key(at(now), AGEING), two.key(at(now), AGEING));
+            let key = |(terms, virtual_ms): (OrderTerms, f64)| terms.key(at(now), AGEING, virtual_ms);
+            let (a, b) = (key(one), key(two));
+            let (one, two) = (one.0, two.0);
             match (at(now) >= one.until, at(now) >= two.until) {
                 (true, false) => prop_assert!(a < b),
                 (true, true) => prop_assert_eq!(a.cmp(&b), one.until.cmp(&two.until)),

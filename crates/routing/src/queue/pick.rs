@@ -175,7 +175,6 @@ impl WaitQueue {
             }
             (next, stale)
         });
-        let next: Vec<Ticket> = next.into_iter().map(|(_, ticket)| ticket).collect();
         let stale = stale
             .into_iter()
             .filter(|ticket| !next.contains(ticket))

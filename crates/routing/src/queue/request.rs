@@ -4,10 +4,11 @@ use std::{mem::size_of, sync::Arc};
 
 use kv_blocks::PromptBlocks;
 
-use super::{CandidateSet, OrderKey, OrderTerms};
+use super::{CandidateSet, OrderTerms, QueuedShare, RequestRank};
 use crate::{
-    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, Pin, Policy,
-    PrefillPool, PrefixHolder, PromptKnowledge, ReservationId, SessionKeys, TargetPool, Ticket,
+    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, JobTenant, NoStopwatch, Overrides, Pin,
+    Policy, PrefillPool, PrefixHolder, PromptKnowledge, ReservationId, SessionKeys, TargetPool,
+    Ticket,
 };
 
 /// Bytes of each request besides its own allocations: its entries in the queue's maps.
@@ -25,8 +26,9 @@ pub(crate) struct QueueId(pub(super) u64);
 #[derive(Debug)]
 pub(crate) struct QueuedRequest {
     pub(crate) terms: OrderTerms,
-    /// Its rank while it has slack.
-    pub(crate) key: OrderKey,
+    /// Its rank among the requests of its tenant while it has slack.
+    pub(crate) rank: RequestRank,
+    pub(crate) share: QueuedShare,
     pub(crate) bytes: u64,
     pub(crate) queue: QueueId,
     pub(crate) job: Arc<QueuedJob>,
@@ -45,7 +47,17 @@ pub(crate) struct QueuedJob {
     reply: ExpectedReply,
     overrides: Overrides,
     pub(crate) busy_threshold: Option<f64>,
+    tenant: Option<QueuedTenant>,
     random: u64,
+}
+
+/// The tenant of a job without a caller.
+#[derive(Debug)]
+struct QueuedTenant {
+    name: Arc<str>,
+    weight: f64,
+    program: Option<u64>,
+    most_queued: Option<usize>,
 }
 
 /// The targets of a job without a caller.
@@ -123,6 +135,12 @@ impl QueuedJob {
             reply: job.reply,
             overrides: job.overrides,
             busy_threshold: job.busy_threshold,
+            tenant: job.tenant.map(|tenant| QueuedTenant {
+                name: Arc::clone(tenant.name),
+                weight: tenant.weight,
+                program: tenant.program,
+                most_queued: tenant.most_queued,
+            }),
             random: job.random,
         }
     }
@@ -150,6 +168,12 @@ impl QueuedJob {
             overrides: self.overrides,
             busy_threshold: self.busy_threshold,
             wait_budget: None,
+            tenant: self.tenant.as_ref().map(|tenant| JobTenant {
+                name: &tenant.name,
+                weight: tenant.weight,
+                program: tenant.program,
+                most_queued: tenant.most_queued,
+            }),
             random: self.random,
             stopwatch: &NoStopwatch,
         }

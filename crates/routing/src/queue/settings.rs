@@ -53,6 +53,15 @@ pub struct WaitBudget {
     pub bytes: u64,
 }
 
+/// The limit that keeps a request out of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueLimit {
+    /// Of all requests together: entries or bytes.
+    Router,
+    /// Of the requests of its tenant ([`crate::JobTenant::most_queued`]).
+    Tenant,
+}
+
 /// Why a request is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitReason {

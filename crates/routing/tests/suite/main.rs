@@ -8,6 +8,7 @@ mod composite;
 mod counting;
 mod decisions;
 mod dynamo;
+mod fairness;
 mod learned;
 mod lmcache;
 mod load;

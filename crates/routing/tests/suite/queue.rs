@@ -301,7 +301,7 @@ fn the_queue_is_bounded_in_entries_and_bytes_and_rejects_the_excess() {
         let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(1), &large(4)) else {
             panic!("there is no room")
         };
-        assert!(refusal.queue_full && refusal.excluded.is_empty());
+        assert!(refusal.queue_full.is_some() && refusal.excluded.is_empty());
         assert!(fleet.router.cancel(first) && !fleet.router.cancel(first));
         queued(fleet.dispatch(at_ms(1), &large(4)));
         assert_eq!(
@@ -423,7 +423,7 @@ proptest! {
                             account.take(router.take_released(now));
                         }
                         Dispatch::Refused(refusal) => {
-                            prop_assert!(refusal.queue_full && router.queued_requests() == max_entries);
+                            prop_assert!(refusal.queue_full.is_some() && router.queued_requests() == max_entries);
                         }
                     }
                 }

@@ -9,7 +9,7 @@ use contract_id::contract;
 use kv_blocks::Moment;
 use proptest::prelude::*;
 use routing::{
-    Candidate, Dispatch, Policy, QueueSettings, ReleasedRequest, ReplyMode, Router,
+    Candidate, Dispatch, Policy, QueueLimit, QueueSettings, ReleasedRequest, ReplyMode, Router,
     RoutingSettings, Ticket, WaitBudget, WaitReason,
 };
 
@@ -239,7 +239,7 @@ fn candidates_of_queued_requests_are_shared_and_count_towards_the_bytes() {
         match fleet.dispatch(at_ms(2), &may_wait(1, 20)) {
             Dispatch::Queued(_) => {}
             Dispatch::Refused(refusal) => {
-                assert!(refusal.queue_full);
+                assert_eq!(refusal.queue_full, Some(QueueLimit::Router));
                 assert!(
                     fleet.router.queued_requests() - shared < 40,
                     "{} lists of 1,000 in 4 MiB",

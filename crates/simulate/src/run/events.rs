@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use engine_model::{EmittedToken, NamedRequest, RequestId};
 use kv_blocks::Moment;
 use routing::{
-    Dispatch, Job, JobAffinity, JobPrompt, Plan, ReleasedRequest, TargetPool, WaitBudget,
+    Dispatch, Job, JobAffinity, JobPrompt, JobTenant, Plan, ReleasedRequest, ReportedWork,
+    TargetPool, WaitBudget,
 };
 
 use super::{Simulation, exchange::LoadMessage};
@@ -85,6 +86,11 @@ impl Simulation<'_> {
             .session()
             .filter(|_| self.cell.sessions)
             .map(Arc::new);
+        let weights = self.cell.tenants.as_ref();
+        let tenant = weights.zip(traced.tenant).map(|(weights, tenant)| {
+            let weight = weights.get(&tenant).copied().unwrap_or(1.0);
+            (Arc::from(tenant.to_string()), weight)
+        });
         let job = Job {
             targets: TargetPool {
                 candidates: &self.engines.candidates,
@@ -105,6 +111,12 @@ impl Simulation<'_> {
                 limit: self.cell.wait,
                 waited: Duration::ZERO,
                 bytes: 0,
+            }),
+            tenant: tenant.as_ref().map(|(name, weight)| JobTenant {
+                name,
+                weight: *weight,
+                program: traced.turn.map(|turn| turn.session),
+                most_queued: None,
             }),
             random: self.random.next(),
             ..Job::default()
@@ -154,6 +166,7 @@ impl Simulation<'_> {
             return None;
         };
         self.requests[request].placed = Some(Placement {
+            at: now,
             worker,
             router,
             reservation: plan.reservation,
@@ -221,6 +234,14 @@ impl Simulation<'_> {
         if emitted.finish.is_some() {
             outcome.done = Some(now);
             router.record_reply_length(traced.output_tokens);
+            router.record_work(
+                reservation,
+                ReportedWork {
+                    prompt_tokens: traced.prompt_tokens,
+                    cached_tokens: Some(outcome.cached_tokens),
+                    output_tokens: traced.output_tokens,
+                },
+            );
             released.extend(router.done(now, reservation));
             self.open -= 1;
         }

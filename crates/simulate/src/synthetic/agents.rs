@@ -93,6 +93,7 @@ fn run(values: &Values, number: u64) -> Vec<PlannedRequest> {
             at_ms,
             parts: [system, log],
             output_tokens,
+            tenant: None,
         });
         log.tokens += output_tokens + length::tokens(&mut random, values.tokens("tool_tokens"));
         at_ms += length::ms(&mut random, values.get("tool_s"));

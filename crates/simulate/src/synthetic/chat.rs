@@ -90,6 +90,7 @@ fn conversation(values: &Values, session: u64) -> Vec<PlannedRequest> {
             at_ms,
             parts: [system, history],
             output_tokens,
+            tenant: None,
         });
         history.tokens += output_tokens;
         at_ms += length::ms(&mut random, values.get("think_s"));

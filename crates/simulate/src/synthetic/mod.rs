@@ -3,8 +3,9 @@
 //!
 //! `chat?sessions=200&seed=7` names one: a kind, and the parameters that differ from its defaults.
 //! Kinds: conversations that grow turn by turn (`chat`), agents that call tools behind a prompt
-//! that all of them share (`agents`), and tenants that each have a long prompt of their own
-//! (`tenants`).
+//! that all of them share (`agents`), tenants that each have a long prompt of their own
+//! (`tenants`), and a tenant that asks one question at a time beside others that send many at once
+//! (`fanout`).
 //!
 //! They make no claim about any real system's traffic: a synthetic workload shows a policy's
 //! behaviour for one shape of traffic.
@@ -14,6 +15,7 @@
 
 mod agents;
 mod chat;
+mod fanout;
 mod length;
 mod parameters;
 mod prompt;
@@ -51,7 +53,7 @@ pub struct WorkloadKind {
 }
 
 /// Every kind.
-pub const KINDS: [WorkloadKind; 3] = [chat::KIND, agents::KIND, tenants::KIND];
+pub const KINDS: [WorkloadKind; 4] = [chat::KIND, agents::KIND, tenants::KIND, fanout::KIND];
 
 /// A workload by name, validated.
 ///

@@ -187,7 +187,7 @@ mod tests {
     fn an_invalid_parameter_is_rejected_with_the_expected_form() {
         assert_eq!(
             refused("chatter"),
-            "there is no synthetic workload \"chatter\": expected one of chat, agents, tenants"
+            "there is no synthetic workload \"chatter\": expected one of chat, agents, tenants, fanout"
         );
         assert!(
             refused("chat?sesions=3")

@@ -18,6 +18,8 @@ pub(super) struct PlannedRequest {
     pub(super) parts: [PromptPiece; 2],
     /// Tokens of the reply.
     pub(super) output_tokens: u32,
+    /// Number of its tenant, if the workload names them.
+    pub(super) tenant: Option<u64>,
 }
 
 /// A piece of a prompt.
@@ -70,6 +72,9 @@ pub(super) fn written(
         if sessions == Sessions::Numbered {
             let _ = write!(text, r#", "session": {}"#, request.parts[1].text);
         }
+        if let Some(tenant) = request.tenant {
+            let _ = write!(text, r#", "tenant": {tenant}"#);
+        }
         text.push_str("}\n");
     }
     Ok(text)
@@ -105,6 +110,7 @@ mod tests {
                 at_ms: 5,
                 parts: parts(prompt),
                 output_tokens: 7,
+                tenant: None,
             })
             .collect();
         let text = written(
@@ -155,6 +161,7 @@ mod tests {
                 tokens: 50,
             }; 2],
             output_tokens: 1,
+            tenant: None,
         };
         let size = BlockSize::new(50).unwrap();
         assert!(written(&[request, request], size, Sessions::Unnamed, 4).is_ok());

@@ -81,6 +81,7 @@ fn plan(values: &Values) -> Box<dyn Iterator<Item = PlannedRequest> + '_> {
             at_ms,
             parts: [prefix, request_piece],
             output_tokens,
+            tenant: None,
         }
     };
     Box::new((0..values.get("requests")).map(plan_request))

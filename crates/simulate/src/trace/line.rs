@@ -71,6 +71,7 @@ pub(super) fn request(
             .get("session")
             .and_then(Value::as_u64)
             .map(|session| SessionTurn { session, number: 0 }),
+        tenant: fields.fields.get("tenant").and_then(Value::as_u64),
     })
 }
 

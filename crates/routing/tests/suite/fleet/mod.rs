@@ -9,9 +9,9 @@ use kv_blocks::{
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
     Affinity, CacheSource, Candidate, Decision, Dispatch, ExcludedTarget, ExpectedReply, Job,
-    JobAffinity, JobPrompt, LmcacheFacts, NoStopwatch, Overrides, Pin, Plan, Policy, PotentialLoad,
-    PrefillPool, PrefixHolder, Refusal, ReplyMode, Router, RoutingSettings, SessionKeys,
-    TargetPool, Tiers, WaitBudget,
+    JobAffinity, JobPrompt, JobTenant, LmcacheFacts, NoStopwatch, Overrides, Pin, Plan, Policy,
+    PotentialLoad, PrefillPool, PrefixHolder, Refusal, ReplyMode, Router, RoutingSettings,
+    SessionKeys, TargetPool, Tiers, WaitBudget,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -76,6 +76,25 @@ pub(crate) struct TestRequest {
     pub(crate) affinity: Affinity,
     pub(crate) session: Option<Arc<SessionKeys>>,
     pub(crate) prefix_holders: Option<Vec<PrefixHolder>>,
+    pub(crate) tenant: Option<TestTenant>,
+}
+
+/// A tenant.
+#[derive(Clone)]
+pub(crate) struct TestTenant {
+    pub(crate) name: Arc<str>,
+    pub(crate) weight: f64,
+    pub(crate) program: Option<u64>,
+    pub(crate) most_queued: Option<usize>,
+}
+
+pub(crate) fn tenant(name: &str) -> TestTenant {
+    TestTenant {
+        name: name.into(),
+        weight: 1.0,
+        program: None,
+        most_queued: None,
+    }
 }
 
 pub(crate) fn test_request(tokens: Vec<u32>) -> TestRequest {
@@ -91,6 +110,7 @@ pub(crate) fn test_request(tokens: Vec<u32>) -> TestRequest {
         affinity: Affinity::default(),
         session: None,
         prefix_holders: None,
+        tenant: None,
     }
 }
 
@@ -268,6 +288,12 @@ impl TestFleet {
             overrides: request.overrides,
             busy_threshold: self.busy_threshold,
             wait_budget: request.wait_budget,
+            tenant: request.tenant.as_ref().map(|tenant| JobTenant {
+                name: &tenant.name,
+                weight: tenant.weight,
+                program: tenant.program,
+                most_queued: tenant.most_queued,
+            }),
             random: request.random,
             stopwatch: &NoStopwatch,
         })

@@ -4,6 +4,7 @@
 mod agreement;
 mod by_hand;
 mod events;
+mod fairness;
 mod faults;
 mod fit;
 mod page;
