@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Simulate(Box<crate::simulate_command::SimulateArgs>),
     /// Play a decision log through the router with a configuration, and say what that would do.
     Replay(Box<crate::replay_command::ReplayArgs>),
+    /// Make, list and revoke keys of clients in a file of `tenants.keys_file`.
+    Keys(crate::keys_command::KeysArgs),
     /// Check and show configurations.
     Config(ConfigArgs),
 }

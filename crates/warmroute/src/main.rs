@@ -16,12 +16,14 @@ mod explain;
 mod from_settings;
 mod index_snapshot;
 mod indexer_command;
+mod keys_command;
 mod limits;
 mod live;
 mod log_queue;
 mod logging;
 mod memory_budget;
 mod output;
+mod private_file;
 mod replay_command;
 mod serve;
 mod setting_flags;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         cli::Command::Indexer(args) => indexer_command::run(&args),
         cli::Command::Events(args) => events_command::run(&args),
         cli::Command::Simulate(args) => simulate_command::run(&args),
+        cli::Command::Keys(args) => keys_command::run(&args),
         cli::Command::Replay(args) => replay_command::run(&args),
         cli::Command::Config(args) => config_command::run(&args),
     };

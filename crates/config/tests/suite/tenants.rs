@@ -159,3 +159,72 @@ fn keys_protect_a_listener_that_others_can_reach() {
         assert_eq!(problem(&format!("{listen}{open}")).path, "server.listen");
     }
 }
+
+/// One line of a keys file.
+fn line(name: &str, key: &str, more: &str) -> String {
+    format!("{{\"name\": \"{name}\", \"key\": \"{key}\"{more}}}\n")
+}
+
+#[test]
+#[contract("V31", "V32")]
+fn a_keys_file_has_an_entry_in_json_on_each_line() {
+    let beside = settings("api_keys: [{name: a, key: abc}]\n");
+    let beside = &beside.tenants.api_keys;
+    let text = [
+        "# made by hand\n\n".to_owned(),
+        line("b", "k1", ", \"max_concurrent\": 3"),
+        format!(
+            "  {{\"name\": \"c\", \"key_sha256\": \"{}\"}}  \n",
+            "0a".repeat(32)
+        ),
+        line("b", "k2", ", \"max_concurrent\": 3, \"enabled\": false"),
+        line("a", "k3", ""),
+    ];
+    let entries = config::keys_file(&text.concat(), "keys", beside).expect("good lines");
+    let names: Vec<_> = entries.iter().map(|entry| &*entry.name).collect();
+    assert_eq!(names, ["b", "c", "b", "a"]);
+    assert_eq!(entries[0].max_concurrent.map(|most| most.get()), Some(3));
+    assert!(
+        entries
+            .iter()
+            .all(|entry| entry.key.is_none() && entry.key_sha256.is_some())
+    );
+    assert_eq!(
+        config::keys_file("", "keys", beside)
+            .map(|none| none.len())
+            .ok(),
+        Some(0)
+    );
+}
+
+#[test]
+#[contract("S59")]
+fn every_wrong_line_of_a_keys_file_is_named_and_no_key_is_shown() {
+    let beside = settings("api_keys: [{name: a, key: abc, max_concurrent: 2}]\n");
+    let text = [
+        "sk-live-1\n".to_owned(),
+        "[\"sk-live-1\"]\n".to_owned(),
+        "{\"name\": \"b\", \"key\": sk-live-1\n".to_owned(),
+        "{name: x, sk-live-1}\n".to_owned(),
+        line("b", "sk-live-1", ", \"unknown\": 1"),
+        line("", "sk-live-2", ""),
+        line("c", "abc", ""),
+        line("a", "sk-live-3", ""),
+        line("d", "sk-live-4", ""),
+        line("d", "sk-live-5", ", \"scopes\": [\"chat\"]"),
+        line("e", "sk-live-4", ""),
+    ];
+    let found = config::keys_file(&text.concat(), "keys", &beside.tenants.api_keys);
+    let problems = found.expect_err("most lines are wrong");
+    let of = |number: usize| {
+        let place = format!("line {number}");
+        let is_there = |path: &str| path == place || path.starts_with(&format!("{place}."));
+        problems.iter().any(|problem| is_there(&problem.path))
+    };
+    for number in [1, 2, 3, 5, 6, 7, 8, 10, 11] {
+        assert!(of(number), "line {number}: {problems:#?}");
+    }
+    assert!(!of(9), "{problems:#?}");
+    let shown = format!("{problems:?}");
+    assert!(!shown.contains("sk-live"), "{shown}");
+}

@@ -46,8 +46,9 @@ impl FileVersion {
 /// a change, and a restarted task compares its source with that.
 pub(crate) async fn follow_sources(live: Arc<LiveConfig>) {
     let mut tasks = JoinSet::new();
-    let [file, signal, leases] = [(); 3].map(|()| Arc::clone(&live));
+    let [file, keys, signal, leases] = [(); 4].map(|()| Arc::clone(&live));
     tasks.spawn(async move { supervise("config_file", || watch_file(&file)).await });
+    tasks.spawn(async move { supervise("keys_file", || watch_keys(&keys)).await });
     tasks.spawn(async move { signals(&signal).await });
     tasks.spawn(async move { supervise("leases", || end_leases(&leases)).await });
     discovered::follow(&live, &mut tasks);
@@ -90,6 +91,24 @@ async fn watch_file(live: &Arc<LiveConfig>) {
                 live.set_refused(true);
             }
             (None, None) => {}
+        }
+        seen = now;
+    }
+}
+
+/// Reloads when the file of `tenants.keys_file` changes; never returns.
+async fn watch_keys(live: &Arc<LiveConfig>) {
+    // The start read the file a moment before the first check: the first version counts as changed.
+    let mut seen = None;
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let path = live.current.lock().tenants.keys_file.clone();
+        let now = path.and_then(|path| Some((FileVersion::of(&path)?, path)));
+        if now.is_some() && now != seen {
+            live.run_blocking(|live| live.reload_because("keys_file", false))
+                .await;
         }
         seen = now;
     }

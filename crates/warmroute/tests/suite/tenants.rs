@@ -571,3 +571,73 @@ fn refuse_bad_keys(shared: &Shared) {
     assert_eq!(reload.status, 400, "{}", reload.text());
     assert_eq!(shared.post("sk-new", CHAT, &chat("m")).status, 200);
 }
+
+/// Runs `warmroute keys`, and returns what it prints.
+fn keys(args: &[&str]) -> String {
+    let done = Program::finish(&[&["keys"], args].concat());
+    assert_eq!(done.code, Some(0), "{args:?}: {}", done.stderr);
+    done.stdout.trim().to_owned()
+}
+
+#[test]
+#[contract("V31", "V32", "S6")]
+fn keys_of_a_file_are_accepted_and_a_changed_file_is_read_again() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("keys.jsonl");
+    let file = path.to_str().expect("its name is text");
+    let first = keys(&["new", "--file", file, "--name", "a", "--model", "m"]);
+    let shared = Shared::start(&format!(
+        "tenants:\n  keys_file: {file}\n  api_keys: [{{name: b, key: sk-b}}]\n"
+    ));
+    assert_eq!(shared.post(&first, CHAT, &chat("m")).status, 200);
+    assert_eq!(shared.post("sk-b", CHAT, &chat("m")).status, 200);
+    refused(
+        &shared.post(&first, CHAT, &chat("x")),
+        403,
+        "model_not_allowed",
+    );
+
+    // A second key of the tenant has the rules of the first, and takes effect without a call.
+    let second = keys(&["new", "--file", file, "--name", "a"]);
+    eventually("the new key is accepted", || {
+        (shared.post(&second, CHAT, &chat("m")).status == 200).then_some(())
+    });
+    refused(
+        &shared.post(&second, CHAT, &chat("x")),
+        403,
+        "model_not_allowed",
+    );
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    assert!(
+        !text.contains(&first) && !text.contains(&second),
+        "only digests are stored"
+    );
+
+    let listed = keys(&["list", "--file", file]);
+    let id = listed.lines().next().and_then(|row| row.split(' ').next());
+    keys(&["revoke", "--file", file, "--id", id.expect("an id")]);
+    eventually("the revoked key is refused", || {
+        (shared.post(&first, CHAT, &chat("m")).status == 401).then_some(())
+    });
+    assert_eq!(shared.post(&second, CHAT, &chat("m")).status, 200);
+
+    // A wrong line, or no file, changes nothing.
+    std::fs::write(&path, format!("{text}sk-plain\n")).expect("it can be written");
+    let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
+    assert_eq!(reload.status, 400, "{}", reload.text());
+    assert!(!reload.text().contains("sk-plain"), "{}", reload.text());
+    assert_eq!(shared.post(&second, CHAT, &chat("m")).status, 200);
+
+    // An empty file lists no key: nobody is let in by it.
+    std::fs::write(&path, "").expect("it can be written");
+    let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
+    assert_eq!(reload.status, 200, "{}", reload.text());
+    refused(
+        &shared.post(&second, CHAT, &chat("m")),
+        401,
+        "invalid_api_key",
+    );
+    assert_eq!(shared.post("sk-b", CHAT, &chat("m")).status, 200);
+    let unknown = Program::finish(&["keys", "revoke", "--file", file, "--name", "a"]);
+    assert_eq!(unknown.code, Some(1), "{}", unknown.stderr);
+}
