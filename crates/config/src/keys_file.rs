@@ -4,7 +4,8 @@
 
 use std::collections::HashMap;
 
-use settings::{CheckUrl, LocatedValue, Section, Setting as _, ValueNode};
+use serde::de::IgnoredAny;
+use settings::{CheckUrl, LocatedValue, Section, Setting as _, ValueNode, ValueOrigin};
 use tenants::{KeyDigest, TenantEntry};
 
 use crate::{
@@ -92,7 +93,13 @@ impl<'a> KeysReader<'a> {
     /// Reads the entry on a line; the number counts from 1.
     fn line(&mut self, number: usize, text: &str) {
         let place = format!("line {number}");
-        match self.entry(&place, text) {
+        let entry = self.entry(&place, text);
+        let origin = || ValueOrigin::File {
+            line: number as u64,
+            column: 1,
+        };
+        let at_line = |drafts: Vec<ProblemDraft>| drafts.into_iter().map(move |it| it.at(origin()));
+        match entry.map_err(at_line) {
             Ok(entry) => {
                 let at = self.beside.len() + self.entries.len();
                 self.names.entry(entry.name.clone()).or_insert(at);
@@ -103,14 +110,14 @@ impl<'a> KeysReader<'a> {
     }
 
     fn entry(&mut self, place: &str, text: &str) -> Result<TenantEntry, Vec<ProblemDraft>> {
-        let problem = |message: &str, expected: &str| {
-            vec![ProblemDraft::new(place, message).expected(expected)]
-        };
+        let problem =
+            |message: &str, expected: &str| vec![ProblemDraft::new("", message).expected(expected)];
         const OBJECT: &str = "an entry of tenants.api_keys as one JSON object, such as {\"name\": \"a\", \"key_sha256\": \
                               \"...\"}";
-        // YAML reads more than JSON; what is no object is not shown, as it may be a key.
-        if text.len() > MAX_LINE || !text.starts_with('{') || !text.ends_with('}') {
-            return Err(problem("no object", OBJECT));
+        // What is no object is not shown, as it may be a key. YAML, as which it is read, has more forms.
+        let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
+        if text.len() > MAX_LINE || !text.starts_with('{') || !is_json {
+            return Err(problem("no JSON object", OBJECT));
         }
         let (Some(tree), faults) = yaml::parse(text) else {
             return Err(problem("no JSON", OBJECT));
@@ -118,7 +125,7 @@ impl<'a> KeysReader<'a> {
         if !faults.is_empty() || !matches!(tree.node, ValueNode::Map(_)) {
             return Err(problem("no JSON", OBJECT));
         }
-        let (entry, digest) = checked(place, &tree)?;
+        let (entry, digest) = checked(&tree)?;
         if let Some(other) = self.keys.insert(digest, place.to_owned()) {
             return Err(problem(
                 &format!("the key of {other} too"),
@@ -144,20 +151,17 @@ impl<'a> KeysReader<'a> {
 }
 
 /// Checks an entry by itself; its key is replaced by the digest.
-fn checked(
-    place: &str,
-    tree: &LocatedValue,
-) -> Result<(TenantEntry, KeyDigest), Vec<ProblemDraft>> {
+fn checked(tree: &LocatedValue) -> Result<(TenantEntry, KeyDigest), Vec<ProblemDraft>> {
     const NO_URLS: CheckUrl = |_| Err(String::new());
     let mut checker = Checker {
         env: &[],
         check_url: NO_URLS,
         problems: Vec::new(),
     };
-    let value = checker.section(TenantEntry::KEYS, Some(tree), place);
+    let value = checker.section(TenantEntry::KEYS, Some(tree), "");
     let mut problems = checker.problems;
     let check = EntryCheck {
-        path: place,
+        path: "",
         entry: &value,
     };
     let digest = check.alone(&mut problems);

@@ -3,8 +3,20 @@
 
 use crate::json::{self, RawJson};
 
-/// Fields of adapters that engines read beside `model`.
-const ADAPTERS: [&str; 2] = ["lora_path", "lora_request"];
+/// Fields by which servers choose models and adapters beside `model`: SGLang, TensorRT-LLM,
+/// llama.cpp, mlx-lm, and gateways with lists of models.
+const ADAPTERS: [&str; 10] = [
+    "lora_path",
+    "lora_request",
+    "lora_id",
+    "lora",
+    "adapters",
+    "adapter",
+    "adapter_id",
+    "draft_model",
+    "models",
+    "fallbacks",
+];
 
 /// The models that a body names, and a field among those that were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +29,8 @@ pub struct BodyClaims<'f> {
     pub field: Option<&'f str>,
 }
 
-/// Reads the claims of a body in one walk. `fields`: those of which the first is reported; `null`
+/// Reads the claims of a body in one walk. Names of members count without case, as servers in Go
+/// read them. `fields`: those of which the first is reported; `null`
 /// counts as absent. Of a body that is not one JSON object they may lack some: a later stage refuses
 /// it.
 ///
@@ -35,15 +48,21 @@ pub fn claims<'f>(body: &[u8], fields: &[&'f str]) -> BodyClaims<'f> {
             continue;
         }
         let key = json::decode(key);
-        if key == "model" {
+        if key.eq_ignore_ascii_case("model") {
             claims.models.extend(value.string().map(Into::into));
-        } else if let Some(adapter) = ADAPTERS.into_iter().find(|name| *name == key) {
+        } else if let Some(adapter) = ADAPTERS
+            .into_iter()
+            .find(|name| key.eq_ignore_ascii_case(name))
+        {
             match names(value) {
                 Some(names) => claims.models.extend(names),
                 None => claims.unnamed_adapter = Some(adapter),
             }
         } else if claims.field.is_none() {
-            claims.field = fields.iter().copied().find(|field| *field == key);
+            claims.field = fields
+                .iter()
+                .copied()
+                .find(|field| key.eq_ignore_ascii_case(field));
         }
     }
     claims
@@ -90,6 +109,11 @@ mod tests {
             (r#"{"model":"a"}"#, &["a"][..]),
             (r#"{"mod\u0065l":"\u0061"}"#, &["a"]),
             (r#"{"model":"a","model":"b"}"#, &["a", "b"]),
+            (r#"{"model":"a","Model":"b","MODEL":"c"}"#, &["a", "b", "c"]),
+            (
+                r#"{"model":"a","models":["b"],"Fallbacks":["c"]}"#,
+                &["a", "b", "c"],
+            ),
             (r#"{"model":"a","lora_path":"x"}"#, &["a", "x"]),
             (
                 r#"{"lora_path":["x",null,"y",""],"model":null}"#,
@@ -122,6 +146,7 @@ mod tests {
                 Some("lora_request"),
             ),
             (r#"{"lora_request":null}"#, None),
+            (r#"{"lora":[{"id":0,"scale":1.0}]}"#, Some("lora")),
         ] {
             assert_eq!(
                 claims(body.as_bytes(), &[]).unnamed_adapter,
@@ -152,6 +177,7 @@ mod tests {
         for (body, field) in [
             (r#"{"rid":"1","priority":2}"#, Some("rid")),
             (r#"{"rid":null,"priority":0}"#, Some("priority")),
+            (r#"{"Priority":0}"#, Some("priority")),
             (r#"{"extra":{"rid":"1"}}"#, None),
         ] {
             assert_eq!(claims(body.as_bytes(), &fields).field, field, "{body}");

@@ -58,12 +58,20 @@ pub(crate) struct ArrivalTime {
     pub(crate) unix_s: i64,
 }
 
+/// What a route needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteAccess {
+    pub(crate) scope: Scope,
+    /// Whether it ends work of its tenant, so that no limit holds it up.
+    pub(crate) releases: bool,
+}
+
 /// Finds the tenant of a request by its key, and takes the request's place among those of the
 /// tenant. An error is the client's reply.
 pub(crate) fn admit(
     table: &KeyTable,
     headers: &HeaderMap,
-    scope: Scope,
+    access: RouteAccess,
     at: ArrivalTime,
 ) -> Result<TenantPermit, ApiError> {
     let key = match PresentedKey::of(headers) {
@@ -72,9 +80,14 @@ pub(crate) fn admit(
         PresentedKey::Key(key) => Some(key),
     };
     match table.verdict(key, at.unix_s) {
-        KeyVerdict::Tenant(tenant) => tenant
-            .admit(scope, at.received)
-            .map_err(|refusal| errors::refused_by_tenant(&refusal)),
+        KeyVerdict::Tenant(tenant) => {
+            let admitted = if access.releases {
+                tenant.admit_release(access.scope)
+            } else {
+                tenant.admit(access.scope, at.received)
+            };
+            admitted.map_err(|refusal| errors::refused_by_tenant(&refusal))
+        }
         KeyVerdict::Missing => Err(ApiError::new(
             ErrorCode::MissingApiKey,
             "no API key: send it as `Authorization: Bearer KEY`",
@@ -102,6 +115,11 @@ mod tests {
         unix_s: 0,
     };
 
+    const CHAT: RouteAccess = RouteAccess {
+        scope: Scope::Chat,
+        releases: false,
+    };
+
     fn one_key(key: &str) -> Tenants {
         Tenants::new(&TenantsSection::default(), TenantSecrets::of_key(key))
     }
@@ -115,7 +133,7 @@ mod tests {
     }
 
     fn code(keys: &Tenants, fields: &[(&'static str, &'static [u8])]) -> Option<ErrorCode> {
-        let admitted = admit(&keys.table(), &headers(fields), Scope::Chat, AT);
+        let admitted = admit(&keys.table(), &headers(fields), CHAT, AT);
         admitted.err().map(|error| error.code)
     }
 

@@ -128,6 +128,14 @@ pub(crate) fn adapter_not_named(field: &str) -> ApiError {
     ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
 }
 
+/// Returns the error of a field under which an engine would not keep the tenant's blocks apart.
+pub(crate) fn not_isolated(field: &str) -> ApiError {
+    let message = format!(
+        "{field} makes engines compute blocks that tenants share: leave it out (tenants.isolation)"
+    );
+    ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
 /// Returns the error of an override that the tenant may not make; `field` names it.
 pub(crate) fn override_not_allowed(field: &str) -> ApiError {
     let message = format!(

@@ -33,8 +33,11 @@ impl SharedPrefixes {
     /// Returns the hash of the model and the prompt's beginning; `None` for a prompt without text.
     pub(crate) fn key(&self, view: &RequestView<'_>) -> Option<u64> {
         let beginning = dialect::opening(view, self.prefix_chars)?;
-        // No model's name contains the separator.
-        Some(xxh3_64(format!("{}\0{beginning}", view.model).as_bytes()))
+        // Prompts under two salts share no blocks. No model's name contains the separator.
+        let salt = view.cache_salt.as_deref().unwrap_or_default();
+        Some(xxh3_64(
+            format!("{}\0{salt}\0{beginning}", view.model).as_bytes(),
+        ))
     }
 
     pub(crate) fn find(&self, now: Moment, key: u64) -> Option<WorkerId> {

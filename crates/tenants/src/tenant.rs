@@ -234,6 +234,23 @@ impl Tenant {
         })
     }
 
+    /// Lets a request in that ends work, whatever the limits are: it makes room.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, which is counted.
+    pub fn admit_release(self: &Arc<Self>, scope: Scope) -> Result<TenantPermit, Refusal> {
+        self.state.count_request();
+        if !self.has_scope(scope) {
+            self.state.count_error();
+            return Err(Refusal::ScopeMissing(scope));
+        }
+        Ok(TenantPermit {
+            tenant: Arc::clone(self),
+            _place: self.state.stay(),
+        })
+    }
+
     /// Takes a place among the concurrent requests for what a request leaves behind, such as a
     /// reservation. The request itself was let in, so no limit is asked.
     pub fn stay(&self) -> TenantPlace {

@@ -6,7 +6,7 @@ use settings::{CheckedValue, Value};
 use tenants::{AllowedModels, KeyDigest, expiry};
 
 use super::problem_at;
-use crate::problem::ProblemDraft;
+use crate::{key_path::join, problem::ProblemDraft};
 
 /// Longest name of a tenant, in bytes.
 const MAX_NAME: usize = 128;
@@ -78,7 +78,7 @@ impl EntryCheck<'_> {
     }
 
     fn problem(&self, key: &str, message: impl Into<String>, expected: &str) -> ProblemDraft {
-        let path = format!("{}.{key}", self.path);
+        let path = join(self.path, key);
         let value = self.entry.key(key);
         let draft = ProblemDraft::new(path, message).expected(expected);
         let draft = match value.value {

@@ -21,7 +21,7 @@ use super::{
     rights,
 };
 use crate::{
-    client_key::{self, ArrivalTime},
+    client_key::{self, ArrivalTime, RouteAccess},
     errors,
     memory::MemoryPressure,
     process_limits::ProcessLimits,
@@ -206,7 +206,14 @@ impl Admission {
             received: head.arrival.received,
             unix_s: self.clock.unix_s(),
         };
-        client_key::admit(&table, &parts.headers, scope, at).map(Some)
+        let access = RouteAccess {
+            scope,
+            releases: matches!(
+                head.route.endpoint,
+                RouteHandler::PrefillComplete | RouteHandler::FreeReservation
+            ),
+        };
+        client_key::admit(&table, &parts.headers, access, at).map(Some)
     }
 
     /// Reads the override headers and the body of an admitted request.

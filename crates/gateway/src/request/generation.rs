@@ -330,7 +330,7 @@ impl GenerationStages {
                 *policies,
                 model,
                 &identified.prompt,
-                CandidateChoice::of(*pin),
+                CandidateChoice::of(*pin, view),
             )
             .await;
         keys

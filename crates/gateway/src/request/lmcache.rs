@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use ::lmcache::{Controller, MatchedTokens, Occupancy};
+use dialect::RequestView;
 use fleet::{ModelView, WorkerView};
 use routing::LmcacheFacts;
 use tokenization::TokenizedPrompt;
@@ -41,12 +42,16 @@ pub(crate) enum CandidateChoice {
     Open,
     /// The request names its worker.
     Pinned,
+    /// The controller knows tokens only, and the engines keep the blocks of the salt apart.
+    Salted,
 }
 
 impl CandidateChoice {
-    pub(super) fn of(pin: Option<routing::Pin>) -> Self {
+    pub(super) fn of(pin: Option<routing::Pin>, view: &RequestView<'_>) -> Self {
         if pin.is_some() {
             Self::Pinned
+        } else if view.cache_salt.is_some() {
+            Self::Salted
         } else {
             Self::Open
         }

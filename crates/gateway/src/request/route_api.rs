@@ -268,7 +268,12 @@ impl<'a> DryRunRequest<'a> {
         };
         sources.add_block_holders(&mut affinity, searched).await;
         affinity.lmcache = sources
-            .lmcache(policies, &model, &prompt, CandidateChoice::of(pin))
+            .lmcache(
+                policies,
+                &model,
+                &prompt,
+                CandidateChoice::of(pin, &route_body.view),
+            )
             .await;
         let facts = RoutingFacts {
             affinity,

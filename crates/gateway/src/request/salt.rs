@@ -8,50 +8,42 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use dialect::{ApiError, Dialect, Edit, ErrorCode};
-use fleet::EngineKind;
+use fleet::{EngineKind, WorkerView};
 use tenants::Tenant;
 
 use super::accept::AcceptedRequest;
-use crate::routes::{Route, RouteHandler};
+use crate::{
+    errors,
+    routes::{Route, RouteHandler},
+};
 
 /// The entry in the rewrites header for a salt.
 pub(super) const SALT: &str = "salt";
 
-/// The members of a body that salt the blocks: the one that is set, and one that is removed.
-struct SaltMembers {
-    set: &'static str,
-    removed: Option<&'static str>,
+/// The members of a body that salt the blocks. SGLang reads the second one behind the first, and on
+/// its own route only the second.
+const MEMBERS: [&str; 2] = ["cache_salt", "extra_key"];
+/// vLLM computes beams without the salt.
+const BEAMS: &str = "use_beam_search";
+
+/// Returns the member of [`MEMBERS`] that is set; `None`: the route computes no blocks.
+fn set_member(route: &Route) -> Option<usize> {
+    match route.endpoint {
+        RouteHandler::Generate(Dialect::SglangGenerate)
+        | RouteHandler::GenerateAnew(Dialect::SglangGenerate) => Some(1),
+        RouteHandler::Generate(_)
+        | RouteHandler::GenerateAnew(_)
+        | RouteHandler::Route
+        | RouteHandler::PotentialLoads => Some(0),
+        _ => None,
+    }
 }
 
-impl SaltMembers {
-    /// `None`: the route computes no blocks.
-    fn of(route: &Route) -> Option<Self> {
-        let set = match route.endpoint {
-            RouteHandler::Generate(Dialect::SglangGenerate)
-            | RouteHandler::GenerateAnew(Dialect::SglangGenerate) => {
-                return Some(Self {
-                    set: "extra_key",
-                    removed: Some("cache_salt"),
-                });
-            }
-            RouteHandler::Generate(_)
-            | RouteHandler::GenerateAnew(_)
-            | RouteHandler::Route
-            | RouteHandler::PotentialLoads => "cache_salt",
-            _ => return None,
-        };
-        Some(Self { set, removed: None })
-    }
-
-    /// Returns the client's own salts as they stand in the body.
-    fn of_client(&self, body: &[u8]) -> Option<String> {
-        let names = [Some(self.set), self.removed];
-        let names = names.into_iter().flatten();
-        let found: Vec<String> = names
-            .filter_map(|name| dialect::raw_member(body, name))
-            .collect();
-        (!found.is_empty()).then(|| found.join(","))
-    }
+/// Returns the client's own salts as they stand in the body.
+fn salt_of_client(body: &[u8]) -> Option<String> {
+    let own = MEMBERS.map(|name| dialect::raw_member(body, name));
+    let is_there = own.iter().any(Option::is_some);
+    is_there.then(|| own.map(Option::unwrap_or_default).join(","))
 }
 
 /// Sets the tenant's salt in the body. Returns whether it did: an only tenant has none, and not
@@ -65,21 +57,25 @@ pub(super) fn add(
     route: &Route,
     call: &mut AcceptedRequest,
 ) -> Result<bool, ApiError> {
-    let Some(members) = SaltMembers::of(route) else {
+    let Some(set) = set_member(route) else {
         return Ok(false);
     };
-    let client = members.of_client(call.body.bytes());
-    let Some(salt) = tenant.cache_salt(client.as_deref()) else {
+    let body = call.body.bytes();
+    let Some(salt) = tenant.cache_salt(salt_of_client(body).as_deref()) else {
         return Ok(false);
     };
+    if dialect::raw_member(body, BEAMS).is_some_and(|value| value != "false") {
+        return Err(errors::not_isolated(BEAMS));
+    }
     // Its alphabet needs no escapes.
     let json = format!("\"{salt}\"");
     let edits = [
-        Some(Edit::Set(members.set, &json)),
-        members.removed.map(Edit::Remove),
+        Edit::Set(MEMBERS[set], &json),
+        Edit::Remove(MEMBERS[1 - set]),
+        // Also under a name with escapes.
+        Edit::Remove(BEAMS),
     ];
-    let edits: Vec<Edit<'_>> = edits.into_iter().flatten().collect();
-    let body = dialect::splice(call.body.bytes(), &edits).map_err(|error| {
+    let body = dialect::splice(body, &edits).map_err(|error| {
         let message = format!("the body is not one JSON object: {error}");
         ApiError::new(ErrorCode::InvalidJson, message)
     })?;
@@ -88,15 +84,16 @@ pub(super) fn add(
     Ok(true)
 }
 
-/// Returns the request as engines of this kind accept it: without a salt that they do not know.
-pub(super) fn for_engine(
-    call: Cow<'_, AcceptedRequest>,
-    kind: EngineKind,
-) -> Cow<'_, AcceptedRequest> {
-    if !call.salted || is_known_to(kind) {
+/// Returns the request as this worker accepts it: without a salt that it would refuse.
+pub(super) fn for_worker<'c>(
+    call: Cow<'c, AcceptedRequest>,
+    worker: &WorkerView,
+) -> Cow<'c, AcceptedRequest> {
+    let host = worker.connection.host.as_bytes();
+    if !call.salted || accepts_salt(worker.engine.kind, host) {
         return call;
     }
-    let edits = [Edit::Remove("cache_salt"), Edit::Remove("extra_key")];
+    let edits = MEMBERS.map(Edit::Remove);
     match dialect::splice(call.body.bytes(), &edits) {
         Ok(body) => {
             let mut call = call.into_owned();
@@ -108,11 +105,32 @@ pub(super) fn for_engine(
     }
 }
 
-/// Returns whether engines of this kind know the member. The others refuse unknown members, or have
-/// no cache that other requests reach.
-fn is_known_to(kind: EngineKind) -> bool {
-    !matches!(
-        kind,
-        EngineKind::Openai | EngineKind::Azure | EngineKind::Anthropic
-    )
+/// Returns whether a worker accepts a salt. Engines that do not know it ignore it; services with an
+/// account of the operator refuse members that they do not know.
+fn accepts_salt(kind: EngineKind, host: &[u8]) -> bool {
+    match kind {
+        EngineKind::Azure | EngineKind::Anthropic | EngineKind::Gemini => false,
+        EngineKind::Openai => !host.ends_with(b"openai.com"),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("S51")]
+    fn every_worker_gets_the_salt_but_services_that_refuse_it() {
+        for kind in EngineKind::ALL {
+            let refuses = matches!(
+                kind,
+                EngineKind::Azure | EngineKind::Anthropic | EngineKind::Gemini
+            );
+            assert_eq!(accepts_salt(kind, b"10.0.0.5:8000"), !refuses, "{kind:?}");
+        }
+        assert!(!accepts_salt(EngineKind::Openai, b"api.openai.com"));
+    }
 }

@@ -254,7 +254,7 @@ impl SendStage {
             Ok(built) => built,
             Err(error) => return AttemptOutcome::Refused(error),
         };
-        let call = salt::for_engine(call, first.worker.engine.kind);
+        let call = salt::for_worker(call, &first.worker);
         guard.record_rewrite(rewrites);
         if !is_openai {
             guard.mark_foreign_count();

@@ -1,10 +1,13 @@
 //! The request that a worker gets: the client's bytes under a head of the router.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Uri, header};
 use proxy::{BodyRest, headers};
+use xxhash_rust::xxh3::xxh3_128;
 
-use super::{accept::AcceptedRequest, dispatch::AttemptTarget};
+use super::{accept::AcceptedRequest, dispatch::AttemptTarget, rights};
 
 /// Builds the request for the worker: the body, spliced or not, under a head of the router.
 pub(super) fn upstream_request(
@@ -26,7 +29,7 @@ pub(super) fn upstream_request(
         let length = length_value(length, call.headers.get(header::CONTENT_LENGTH));
         fields.insert(header::CONTENT_LENGTH, length);
     }
-    if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
+    if let Ok(id) = HeaderValue::try_from(&*request_id(call)) {
         fields.insert(headers::REQUEST_ID, id);
     }
     if let Some(span) = span {
@@ -51,6 +54,20 @@ pub(super) fn upstream_request(
     };
     *request.headers_mut() = fields;
     request
+}
+
+/// Returns the id that the worker gets. Engines tell requests apart by it, and some read more in it:
+/// the id that a tenant chose is sent as a digest that no other tenant's is, unless it may override
+/// decisions.
+fn request_id(call: &AcceptedRequest) -> Cow<'_, str> {
+    let tenant = call.tenant.as_deref();
+    match tenant.filter(|_| !rights::may_override(tenant)) {
+        Some(tenant) if call.headers.contains_key(headers::REQUEST_ID) => {
+            let chosen = format!("{}\0{}", tenant.name(), call.request_id);
+            Cow::Owned(format!("req-{:032x}", xxh3_128(chosen.as_bytes())))
+        }
+        _ => Cow::Borrowed(&call.request_id),
+    }
 }
 
 /// Returns the value of `Content-Length`: the client's own, where it says the same in the same form.

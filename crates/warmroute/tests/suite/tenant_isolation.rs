@@ -6,7 +6,10 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{RawClient, RawReply, RoutedFleet, RouterQueries as _, chat_message, words};
+use crate::harness::{
+    Program, RawClient, RawReply, RoutedFleet, RouterQueries as _, ScriptedEngine, ScriptedReply,
+    chat_message, json_reply, words,
+};
 
 const TENANTS: &str = "tenants:\n  expose_headers: always\n  api_keys:\n  - {name: a, key: sk-a}\n  - {name: b, key: \
                        sk-b}\n";
@@ -165,4 +168,47 @@ fn one_of_several_tenants_sees_no_worker_in_its_replies() {
         assert_eq!(reply.header(&header), None, "{header}");
     }
     assert!(reply.header("x-request-id").is_some());
+}
+
+#[test]
+#[contract("S51", "S43")]
+fn what_an_engine_would_not_keep_apart_is_refused_and_ids_are_the_tenants_own() {
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
+    let router = Program::serve_with(TENANTS, &[engine.url()], &[]).ready(1);
+    let body = |more: Value| {
+        let mut body = json!({"model": "m", "prompt": "hi", "extra_key": "mine"});
+        for (key, value) in more.as_object().expect("fields") {
+            body[key] = value.clone();
+        }
+        body.to_string()
+    };
+    let post = |key: &str, body: &str| {
+        let headers = [("x-api-key", key), ("x-request-id", "r1")];
+        RawClient::post_with(&router.data(), "/v1/completions", &headers, body.as_bytes())
+    };
+    let beams = post("sk-a", &body(json!({"use_beam_search": true})));
+    assert_eq!(
+        (beams.status, &*beams.error_code()),
+        (403, "field_not_allowed")
+    );
+    assert_eq!(engine.requests(), 0);
+    let mut ids = Vec::new();
+    for key in ["sk-a", "sk-b"] {
+        let reply = post(key, &body(json!({"use_beam_search": false})));
+        assert_eq!(
+            reply.header("x-request-id"),
+            Some("r1"),
+            "the client sees its own"
+        );
+        let seen = engine.next_request();
+        let text = String::from_utf8_lossy(&seen.body).into_owned();
+        assert!(
+            !text.contains("use_beam_search") && !text.contains("extra_key"),
+            "{text}"
+        );
+        assert!(text.contains("\"cache_salt\""), "{text}");
+        ids.push(seen.header("x-request-id").expect("an id"));
+    }
+    assert_ne!(ids[0], ids[1]);
+    assert!(!ids.contains(&"r1".to_owned()), "{ids:?}");
 }
