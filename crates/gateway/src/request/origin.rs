@@ -3,6 +3,8 @@
 //!
 //! Not here: keys. A page of another site cannot send one without the user's help.
 
+use std::net::IpAddr;
+
 use config::ServerSection;
 use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, header};
@@ -90,7 +92,7 @@ fn is_plain_text(headers: &HeaderMap) -> bool {
 pub(crate) fn remove_untrusted_forwarding(
     server: &ServerSection,
     headers: &mut HeaderMap,
-    peer: PeerAddress,
+    peer: Option<IpAddr>,
 ) {
     let is_chain = |name: &str| name == "x-forwarded-for" || name == "forwarded";
     let links = |headers: &HeaderMap| {
@@ -99,7 +101,7 @@ pub(crate) fn remove_untrusted_forwarding(
             .map(|(_, value)| value.as_bytes().split(|byte| *byte == b',').count())
             .sum::<usize>()
     };
-    let is_trusted = match peer.address() {
+    let is_trusted = match peer {
         Some(address) => {
             let mut proxies = server.trusted_proxies.iter();
             proxies.any(|range| range.contains(address))
@@ -258,12 +260,22 @@ mod tests {
             headers.len()
         };
         let mut server = ServerSection::default();
-        assert_eq!(left(&server, headers(&sent), REMOTE), 1);
-        assert_eq!(left(&server, headers(&sent), PeerAddress::Local), 5);
+        let at = |address: &str| Some(address.parse::<IpAddr>().unwrap());
+        let remote = at("10.0.0.9");
+        assert_eq!(left(&server, headers(&sent), remote), 1);
+        assert_eq!(left(&server, headers(&sent), None), 5);
         server.trusted_proxies = vec!["10.0.0.0/24".parse().unwrap()];
-        assert_eq!(left(&server, headers(&sent), REMOTE), 5);
-        let other = PeerAddress::V4(std::net::Ipv4Addr::new(10, 0, 1, 9));
-        assert_eq!(left(&server, headers(&sent), other), 1);
+        assert_eq!(left(&server, headers(&sent), remote), 5);
+        assert_eq!(left(&server, headers(&sent), at("10.0.1.9")), 1);
+        // All bits of an IPv6 address count.
+        for range in ["::1", "fd00::5", "fd00::/112"] {
+            server.trusted_proxies = vec![range.parse().unwrap()];
+            let trusted = |peer| left(&server, headers(&sent), at(peer)) == 5;
+            assert_eq!(trusted("::1"), range == "::1", "{range}");
+            assert_eq!(trusted("fd00::5"), range != "::1", "{range}");
+            assert_eq!(trusted("fd00::6"), range == "fd00::/112", "{range}");
+            assert!(!trusted("fd00::1:0:0:5"), "{range}");
+        }
         // A chain that no chain of proxies makes.
         let long = [
             (
@@ -272,6 +284,6 @@ mod tests {
             ),
             ("forwarded", "for=1, for=1, for=1, for=1, for=1"),
         ];
-        assert_eq!(left(&server, headers(&long), REMOTE), 0);
+        assert_eq!(left(&server, headers(&long), remote), 0);
     }
 }
