@@ -5,11 +5,12 @@
 
 use std::net::IpAddr;
 
-use config::ServerSection;
+use config::{ServerSection, WebOrigin};
 use dialect::{ApiError, ErrorCode};
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 use net::server::{self, PeerAddress};
 
+use super::overrides::printable;
 use crate::routes::BodyMode;
 
 /// Most proxies in a chain that is believed.
@@ -33,19 +34,17 @@ pub(crate) fn check_page(
             .iter()
             .any(|allowed| allowed.is(origin.as_bytes()))
     {
-        return Err(forbidden(
-            "the Origin header names a page of another site: use an API key, or list the page's origin in server.allowed_origins",
-        ));
+        return Err(foreign_page(origin, headers.get(header::HOST)));
     }
     if only_here(server)
-        && !headers
-            .get(header::HOST)
-            .is_none_or(|host| is_own_host(server, host.as_bytes()))
+        && let Some(host) = headers.get(header::HOST)
+        && !is_own_host(server, host.as_bytes())
     {
-        return Err(forbidden(
-            "the Host header names another machine: ask for 127.0.0.1 or localhost, use an API key, or list the origin in \
-             server.allowed_origins",
-        ));
+        let host = text_of(host);
+        return Err(forbidden(format!(
+            "the Host header is {host}, which may be a name of another site: ask for 127.0.0.1 or localhost, use an API key, \
+             or, also if a proxy in front sends this name, set server.allowed_origins: [\"http://{host}\"]"
+        )));
     }
     // A form of any page can send this type, also from browsers that name no origin; no client of
     // the API does.
@@ -58,7 +57,26 @@ pub(crate) fn check_page(
     Ok(())
 }
 
-fn forbidden(message: &str) -> ApiError {
+/// Returns the error for a page of another site, with the setting that permits it.
+fn foreign_page(origin: &HeaderValue, host: Option<&HeaderValue>) -> ApiError {
+    let (origin, host) = (text_of(origin), host.map_or_else(|| "none".into(), text_of));
+    let listed = match origin.parse::<WebOrigin>() {
+        Ok(_) => format!(
+            "set server.allowed_origins: [\"{origin}\"] (the router sends no CORS headers: a proxy in front has to add them)"
+        ),
+        Err(_) => "let a program send the request, without Origin".to_owned(),
+    };
+    forbidden(format!(
+        "the Origin header is {origin}, a page of another site than the Host header, {host}: use an API key, let a proxy in \
+         front keep the Host, or {listed}"
+    ))
+}
+
+fn text_of(value: &HeaderValue) -> String {
+    printable(&String::from_utf8_lossy(value.as_bytes()))
+}
+
+fn forbidden(message: String) -> ApiError {
     ApiError::new(ErrorCode::DestinationForbidden, message)
 }
 
@@ -124,7 +142,7 @@ pub(crate) fn remove_untrusted_forwarding(
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderName;
 
     use super::*;
 
@@ -218,6 +236,38 @@ mod tests {
             assert_eq!(code(&server, fields, REMOTE), expected, "{fields:?}");
             assert_eq!(code(&server, fields, PeerAddress::Local), None);
         }
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn a_refusal_names_what_was_received_and_the_setting_that_permits_it() {
+        let server = ServerSection::default();
+        let message = |fields: &[(&'static str, &'static str)]| {
+            let checked = check_page(&server, &headers(fields), REMOTE, BodyMode::Limited);
+            checked.expect_err("a refusal").message
+        };
+        let host = message(&[("host", "myhost.lan:8080")]);
+        assert!(
+            host.contains("the Host header is myhost.lan:8080"),
+            "{host}"
+        );
+        let line = "server.allowed_origins: [\"http://myhost.lan:8080\"]";
+        assert!(host.contains(line), "{host}");
+        let page = message(&[
+            ("host", "127.0.0.1:8080"),
+            ("origin", "http://app.test:3000"),
+        ]);
+        for part in [
+            "the Origin header is http://app.test:3000",
+            "the Host header, 127.0.0.1:8080",
+            "server.allowed_origins: [\"http://app.test:3000\"]",
+            "no CORS headers",
+        ] {
+            assert!(page.contains(part), "{page}");
+        }
+        // No setting can list this one.
+        let sandboxed = message(&[("host", "127.0.0.1:8080"), ("origin", "null")]);
+        assert!(!sandboxed.contains("allowed_origins"), "{sandboxed}");
     }
 
     #[test]
