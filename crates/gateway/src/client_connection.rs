@@ -224,8 +224,12 @@ impl ClientService {
         if let Err(error) = framing {
             return request::refuse_framing(&self.gateways.current(), &request, error);
         }
-        let (request, peer) = (request.map(RequestBody::from), self.exchange.slot().peer());
-        request::answer(self.gateways.current(), request, peer).await
+        let (request, slot) = (request.map(RequestBody::from), self.exchange.slot());
+        let sender = request::RequestSender {
+            share: slot.peer(),
+            address: slot.address(),
+        };
+        request::answer(self.gateways.current(), request, sender).await
     }
 }
 

@@ -88,10 +88,11 @@ pub fn is_of_proxies(name: &HeaderName) -> bool {
 }
 
 /// Fields of a reply that describe its content and how long it is valid.
-const REPLY_FIELDS: [&str; 17] = [
+const REPLY_FIELDS: [&str; 24] = [
     "accept-ranges",
     "age",
     "allow",
+    "apim-request-id",
     "cache-control",
     "content-disposition",
     "content-encoding",
@@ -99,28 +100,40 @@ const REPLY_FIELDS: [&str; 17] = [
     "content-range",
     "content-type",
     "date",
+    "deprecation",
+    "endpoint-load-metrics",
     "etag",
     "expires",
     "last-modified",
     "pragma",
     "request-id",
     "retry-after",
+    "retry-after-ms",
+    "server-timing",
+    "sunset",
     "vary",
+    "x-accel-buffering",
 ];
 
 /// Beginnings of the names of fields that APIs and engines define.
-const REPLY_PREFIXES: [&str; 5] = [
+const REPLY_PREFIXES: [&str; 8] = [
     "x-",
     "openai-",
     "anthropic-",
-    "ratelimit-",
+    "azureml-",
+    "ms-azureml-",
+    "nvcf-",
+    "ratelimit",
     "sec-websocket-",
 ];
 
-/// Beginnings of fields that a proxy in front would obey, for example by sending a file of its own.
-const PROXY_COMMANDS: [&str; 5] = [
+/// Beginnings of fields that a proxy in front would obey, for example by sending a file of its own,
+/// or by taking this router out of service. `x-accel-buffering` concerns only its own reply.
+const PROXY_COMMANDS: [&str; 7] = [
     "x-powered-by",
     "x-accel-",
+    "x-envoy-",
+    "x-litespeed-",
     "x-sendfile",
     "x-lighttpd-",
     "x-reproxy-",
@@ -287,6 +300,37 @@ mod tests {
             ("x-engine-hint", "kept"),
         ]);
         assert_eq!(reply_head(&reply), want);
+    }
+
+    #[test]
+    #[contract("S30")]
+    fn a_reply_keeps_what_clients_read_and_commands_no_proxy() {
+        let kept = [
+            "apim-request-id",
+            "azureml-model-session",
+            "endpoint-load-metrics",
+            "nvcf-reqid",
+            "ratelimit",
+            "ratelimit-policy",
+            "retry-after-ms",
+            "server-timing",
+            "x-accel-buffering",
+            "x-ratelimit-remaining-tokens",
+        ];
+        let dropped = [
+            "location",
+            "set-cookie",
+            "x-accel-redirect",
+            "x-envoy-immediate-health-check-fail",
+            "x-envoy-degraded",
+            "x-litespeed-location",
+            "x-sendfile",
+        ];
+        let all = kept.iter().chain(&dropped).map(|name| (*name, "no"));
+        let out = reply_head(&map(&all.collect::<Vec<_>>()));
+        let mut names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, kept);
     }
 
     #[test]

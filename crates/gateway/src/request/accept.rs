@@ -3,7 +3,7 @@
 //! Checks come in this order: route, sizes, the key and its tenant's limits, the body. No body is
 //! buffered for an unauthorized caller.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use config::ServerSection;
@@ -183,8 +183,16 @@ pub(crate) struct RequestHead {
 pub(crate) struct Arrival {
     pub(crate) request_id: Arc<str>,
     pub(crate) received: Moment,
+    pub(crate) sender: RequestSender,
+}
+
+/// The peer of the connection on which a request came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestSender {
     /// The client, by whose share its body counts.
-    pub(crate) peer: PeerAddress,
+    pub(crate) share: PeerAddress,
+    /// Its whole address; `None` for a unix socket.
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl Admission {
@@ -199,7 +207,7 @@ impl Admission {
         };
         let table = self.tenants.table();
         if !table.requires_key() {
-            let peer = head.arrival.peer;
+            let peer = head.arrival.sender.share;
             origin::check_page(&self.server, &parts.headers, peer, head.route.body)?;
         }
         let at = ArrivalTime {
@@ -231,9 +239,10 @@ impl Admission {
         let Arrival {
             request_id,
             received,
-            peer,
+            sender,
         } = arrival;
-        origin::remove_untrusted_forwarding(&self.server, &mut parts.headers, peer);
+        let peer = sender.share;
+        origin::remove_untrusted_forwarding(&self.server, &mut parts.headers, sender.address);
         identity_encoding(&parts.headers)?;
         let may_override = rights::may_override(tenant.as_deref());
         if let Some(name) = overrides::first(&parts.headers).filter(|_| !may_override) {
@@ -524,7 +533,10 @@ mod tests {
             arrival: Arrival {
                 request_id: "r1".into(),
                 received: Moment::START,
-                peer: PeerAddress::Local,
+                sender: RequestSender {
+                    share: PeerAddress::Local,
+                    address: None,
+                },
             },
         };
         let admission = admission(tenants);

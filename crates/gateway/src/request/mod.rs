@@ -66,9 +66,10 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use dialect::{ApiError, Dialect, ErrorCode};
 use futures_util::{FutureExt, future::BoxFuture};
 use http::{Request, Response, header::EXPECT};
-use net::server::{FramingError, PeerAddress};
+use net::server::FramingError;
 use proxy::RequestBody;
 
+pub(crate) use self::accept::RequestSender;
 use self::{
     accept::{AcceptedRequest, Arrival, RequestHead},
     record::RequestGuard,
@@ -84,7 +85,7 @@ use crate::{
 pub(crate) async fn answer(
     gateway: Arc<Gateway>,
     request: Request<RequestBody>,
-    peer: PeerAddress,
+    sender: RequestSender,
 ) -> Response<GuardedBody> {
     let received = gateway.clock().now();
     let request_id = gateway.edge.ids.request_id(request.headers());
@@ -93,7 +94,7 @@ pub(crate) async fn answer(
     let arrival = Arrival {
         request_id: Arc::clone(&request_id),
         received,
-        peer,
+        sender,
     };
     let answering = AssertUnwindSafe(handle_route(&gateway, request, arrival)).catch_unwind();
     // A panic costs one request. Its guards have run: the load is freed, the receipt complete, the connection closed.

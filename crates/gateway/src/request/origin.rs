@@ -3,11 +3,14 @@
 //!
 //! Not here: keys. A page of another site cannot send one without the user's help.
 
-use config::ServerSection;
+use std::net::IpAddr;
+
+use config::{ServerSection, WebOrigin};
 use dialect::{ApiError, ErrorCode};
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 use net::server::{self, PeerAddress};
 
+use super::overrides::printable;
 use crate::routes::BodyMode;
 
 /// Most proxies in a chain that is believed.
@@ -31,19 +34,17 @@ pub(crate) fn check_page(
             .iter()
             .any(|allowed| allowed.is(origin.as_bytes()))
     {
-        return Err(forbidden(
-            "the Origin header names a page of another site: use an API key, or list the page's origin in server.allowed_origins",
-        ));
+        return Err(foreign_page(origin, headers.get(header::HOST)));
     }
     if only_here(server)
-        && !headers
-            .get(header::HOST)
-            .is_none_or(|host| is_own_host(server, host.as_bytes()))
+        && let Some(host) = headers.get(header::HOST)
+        && !is_own_host(server, host.as_bytes())
     {
-        return Err(forbidden(
-            "the Host header names another machine: ask for 127.0.0.1 or localhost, use an API key, or list the origin in \
-             server.allowed_origins",
-        ));
+        let host = text_of(host);
+        return Err(forbidden(format!(
+            "the Host header is {host}, which may be a name of another site: ask for 127.0.0.1 or localhost, use an API key, \
+             or, also if a proxy in front sends this name, set server.allowed_origins: [\"http://{host}\"]"
+        )));
     }
     // A form of any page can send this type, also from browsers that name no origin; no client of
     // the API does.
@@ -56,7 +57,26 @@ pub(crate) fn check_page(
     Ok(())
 }
 
-fn forbidden(message: &str) -> ApiError {
+/// Returns the error for a page of another site, with the setting that permits it.
+fn foreign_page(origin: &HeaderValue, host: Option<&HeaderValue>) -> ApiError {
+    let (origin, host) = (text_of(origin), host.map_or_else(|| "none".into(), text_of));
+    let listed = match origin.parse::<WebOrigin>() {
+        Ok(_) => format!(
+            "set server.allowed_origins: [\"{origin}\"] (the router sends no CORS headers: a proxy in front has to add them)"
+        ),
+        Err(_) => "let a program send the request, without Origin".to_owned(),
+    };
+    forbidden(format!(
+        "the Origin header is {origin}, a page of another site than the Host header, {host}: use an API key, let a proxy in \
+         front keep the Host, or {listed}"
+    ))
+}
+
+fn text_of(value: &HeaderValue) -> String {
+    printable(&String::from_utf8_lossy(value.as_bytes()))
+}
+
+fn forbidden(message: String) -> ApiError {
     ApiError::new(ErrorCode::DestinationForbidden, message)
 }
 
@@ -90,7 +110,7 @@ fn is_plain_text(headers: &HeaderMap) -> bool {
 pub(crate) fn remove_untrusted_forwarding(
     server: &ServerSection,
     headers: &mut HeaderMap,
-    peer: PeerAddress,
+    peer: Option<IpAddr>,
 ) {
     let is_chain = |name: &str| name == "x-forwarded-for" || name == "forwarded";
     let links = |headers: &HeaderMap| {
@@ -99,7 +119,7 @@ pub(crate) fn remove_untrusted_forwarding(
             .map(|(_, value)| value.as_bytes().split(|byte| *byte == b',').count())
             .sum::<usize>()
     };
-    let is_trusted = match peer.address() {
+    let is_trusted = match peer {
         Some(address) => {
             let mut proxies = server.trusted_proxies.iter();
             proxies.any(|range| range.contains(address))
@@ -122,7 +142,7 @@ pub(crate) fn remove_untrusted_forwarding(
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderName;
 
     use super::*;
 
@@ -220,6 +240,38 @@ mod tests {
 
     #[test]
     #[contract("S15")]
+    fn a_refusal_names_what_was_received_and_the_setting_that_permits_it() {
+        let server = ServerSection::default();
+        let message = |fields: &[(&'static str, &'static str)]| {
+            let checked = check_page(&server, &headers(fields), REMOTE, BodyMode::Limited);
+            checked.expect_err("a refusal").message
+        };
+        let host = message(&[("host", "myhost.lan:8080")]);
+        assert!(
+            host.contains("the Host header is myhost.lan:8080"),
+            "{host}"
+        );
+        let line = "server.allowed_origins: [\"http://myhost.lan:8080\"]";
+        assert!(host.contains(line), "{host}");
+        let page = message(&[
+            ("host", "127.0.0.1:8080"),
+            ("origin", "http://app.test:3000"),
+        ]);
+        for part in [
+            "the Origin header is http://app.test:3000",
+            "the Host header, 127.0.0.1:8080",
+            "server.allowed_origins: [\"http://app.test:3000\"]",
+            "no CORS headers",
+        ] {
+            assert!(page.contains(part), "{page}");
+        }
+        // No setting can list this one.
+        let sandboxed = message(&[("host", "127.0.0.1:8080"), ("origin", "null")]);
+        assert!(!sandboxed.contains("allowed_origins"), "{sandboxed}");
+    }
+
+    #[test]
+    #[contract("S15")]
     fn listed_origins_are_allowed_with_their_host() {
         let server = ServerSection {
             allowed_origins: vec!["https://app.example".parse().unwrap()],
@@ -258,12 +310,22 @@ mod tests {
             headers.len()
         };
         let mut server = ServerSection::default();
-        assert_eq!(left(&server, headers(&sent), REMOTE), 1);
-        assert_eq!(left(&server, headers(&sent), PeerAddress::Local), 5);
+        let at = |address: &str| Some(address.parse::<IpAddr>().unwrap());
+        let remote = at("10.0.0.9");
+        assert_eq!(left(&server, headers(&sent), remote), 1);
+        assert_eq!(left(&server, headers(&sent), None), 5);
         server.trusted_proxies = vec!["10.0.0.0/24".parse().unwrap()];
-        assert_eq!(left(&server, headers(&sent), REMOTE), 5);
-        let other = PeerAddress::V4(std::net::Ipv4Addr::new(10, 0, 1, 9));
-        assert_eq!(left(&server, headers(&sent), other), 1);
+        assert_eq!(left(&server, headers(&sent), remote), 5);
+        assert_eq!(left(&server, headers(&sent), at("10.0.1.9")), 1);
+        // All bits of an IPv6 address count.
+        for range in ["::1", "fd00::5", "fd00::/112"] {
+            server.trusted_proxies = vec![range.parse().unwrap()];
+            let trusted = |peer| left(&server, headers(&sent), at(peer)) == 5;
+            assert_eq!(trusted("::1"), range == "::1", "{range}");
+            assert_eq!(trusted("fd00::5"), range != "::1", "{range}");
+            assert_eq!(trusted("fd00::6"), range == "fd00::/112", "{range}");
+            assert!(!trusted("fd00::1:0:0:5"), "{range}");
+        }
         // A chain that no chain of proxies makes.
         let long = [
             (
@@ -272,6 +334,6 @@ mod tests {
             ),
             ("forwarded", "for=1, for=1, for=1, for=1, for=1"),
         ];
-        assert_eq!(left(&server, headers(&long), REMOTE), 0);
+        assert_eq!(left(&server, headers(&long), remote), 0);
     }
 }

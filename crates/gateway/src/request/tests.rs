@@ -48,8 +48,11 @@ async fn send_with(
         let value = http::HeaderValue::from_static(value);
         request.headers_mut().insert(*name, value);
     }
-    let peer = net::server::PeerAddress::Local;
-    let response = answer(Arc::new(test.gateway.clone()), request, peer).await;
+    let sender = super::RequestSender {
+        share: net::server::PeerAddress::Local,
+        address: None,
+    };
+    let response = answer(Arc::new(test.gateway.clone()), request, sender).await;
     let (head, mut reply) = response.into_parts();
     let mut text = String::new();
     let ending = loop {

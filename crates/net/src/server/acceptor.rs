@@ -46,7 +46,8 @@ impl Acceptor {
                     self.accept().await
                 }
             };
-            let peer = PeerAddress::of(stream.peer_addr());
+            let address = stream.peer_addr();
+            let peer = PeerAddress::of(address);
             self.accepted = Some(stream);
             let slot = self.table.admit(peer).await;
             let (Some(stream), Some(slot)) = (self.accepted.take(), slot) else {
@@ -56,15 +57,16 @@ impl Acceptor {
                 );
                 continue;
             };
-            return (stream, slot);
+            return (stream, slot.with_address(address));
         }
     }
 
     /// Stops accepting. A connection that was already accepted gets a slot, even above the limit.
     pub fn stop(self) -> Option<(Stream, ConnectionSlot)> {
         let stream = self.accepted?;
-        let slot = self.table.admit_last(PeerAddress::of(stream.peer_addr()));
-        Some((stream, slot))
+        let address = stream.peer_addr();
+        let slot = self.table.admit_last(PeerAddress::of(address));
+        Some((stream, slot.with_address(address)))
     }
 
     async fn accept(&mut self) -> Stream {

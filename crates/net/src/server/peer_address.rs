@@ -1,6 +1,6 @@
 //! The client address by which shares are counted.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// The address of a connection's peer, as shares are counted.
 ///
@@ -23,17 +23,6 @@ impl PeerAddress {
             None => Self::Local,
             Some(IpAddr::V4(address)) => Self::V4(address),
             Some(IpAddr::V6(address)) => Self::V6((address.to_bits() >> 64) as u64),
-        }
-    }
-}
-
-impl PeerAddress {
-    /// Returns the address, for IPv6 the first one of its network; `None` for a unix socket.
-    pub fn address(self) -> Option<IpAddr> {
-        match self {
-            Self::Local => None,
-            Self::V4(address) => Some(address.into()),
-            Self::V6(network) => Some(Ipv6Addr::from_bits(u128::from(network) << 64).into()),
         }
     }
 }

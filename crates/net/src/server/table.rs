@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
@@ -167,6 +168,7 @@ impl ConnectionTable {
             table: Arc::clone(self),
             id,
             peer,
+            address: None,
             request_permits: turns,
             close,
         }
@@ -263,12 +265,26 @@ pub struct ConnectionSlot {
     table: Arc<ConnectionTable>,
     id: u64,
     peer: PeerAddress,
+    /// The whole address; `None` for a unix socket.
+    address: Option<IpAddr>,
     request_permits: Arc<Semaphore>,
     close: Arc<Notify>,
 }
 
 impl ConnectionSlot {
-    /// Returns the address of the connection's peer.
+    /// Sets the whole address of the connection's peer.
+    #[must_use]
+    pub fn with_address(mut self, address: Option<SocketAddr>) -> Self {
+        self.address = address.map(|address| address.ip().to_canonical());
+        self
+    }
+
+    /// Returns the whole address of the connection's peer; `None` for a unix socket.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// Returns the address by which the shares of the connection's peer are counted.
     pub fn peer(&self) -> PeerAddress {
         self.peer
     }

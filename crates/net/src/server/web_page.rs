@@ -11,18 +11,36 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderMap, HeaderValue, header};
 
 /// Returns the `Origin` of a page that is not of this listener; `None`: its own page, or no page.
+///
+/// A proxy in front may replace the `Host`; then the browser's own statement counts that the page
+/// has the origin of its request. No page can set it.
 pub fn foreign_origin(headers: &HeaderMap) -> Option<&HeaderValue> {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    if sites.next().is_some_and(|site| site == "same-origin") && sites.next().is_none() {
+        return None;
+    }
     let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
     let is_own = |origin: &HeaderValue| {
         let page = origin.to_str().ok().and_then(|it| it.split_once("://"));
-        page.is_some_and(|(_, page)| {
-            host.is_some_and(|host| host.eq_ignore_ascii_case(page.as_bytes()))
+        page.is_some_and(|(scheme, page)| {
+            let bare = |host| without_default_port(scheme, host);
+            host.is_some_and(|host| bare(host).eq_ignore_ascii_case(bare(page.as_bytes())))
         })
     };
     headers
         .get_all(header::ORIGIN)
         .iter()
         .find(|origin| !is_own(origin))
+}
+
+/// Returns a host without the port that its scheme implies.
+fn without_default_port<'a>(scheme: &str, host: &'a [u8]) -> &'a [u8] {
+    let port: &[u8] = match scheme {
+        "http" => b":80",
+        "https" => b":443",
+        _ => return host,
+    };
+    host.strip_suffix(port).unwrap_or(host)
 }
 
 /// Returns whether a `Host` is this machine by name or an address: a name in another party's DNS is
@@ -73,6 +91,8 @@ mod tests {
             (&[][..], "127.0.0.1:8080"),
             (&["http://127.0.0.1:8080"], "127.0.0.1:8080"),
             (&["https://Router.Example"], "router.example"),
+            (&["https://router.example"], "router.example:443"),
+            (&["http://router.example"], "router.example:80"),
             (&["http://[::1]:8080"], "[::1]:8080"),
         ] {
             assert!(!foreign(origins, host), "{origins:?}");
@@ -81,6 +101,8 @@ mod tests {
             (&["http://evil.test"][..], "127.0.0.1:8080"),
             (&["http://127.0.0.1:8000"], "127.0.0.1:8080"),
             (&["http://127.0.0.1:8080.evil.test"], "127.0.0.1:8080"),
+            (&["http://router.example"], "router.example:443"),
+            (&["https://router.example"], "router.example:80"),
             (&["null"], "127.0.0.1:8080"),
             (&[""], "127.0.0.1:8080"),
             (&["127.0.0.1:8080"], "127.0.0.1:8080"),
@@ -90,6 +112,30 @@ mod tests {
             ),
         ] {
             assert!(foreign(origins, host), "{origins:?}");
+        }
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn a_page_whose_browser_says_that_it_is_of_this_origin_is_behind_a_proxy() {
+        for (sites, foreign) in [
+            (&["same-origin"][..], false),
+            (&["same-site"], true),
+            (&["cross-site"], true),
+            (&["none"], true),
+            (&["same-origin", "cross-site"], true),
+            (&[], true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:8080"));
+            headers.insert(
+                header::ORIGIN,
+                HeaderValue::from_static("https://llm.example"),
+            );
+            for site in sites {
+                headers.append("sec-fetch-site", HeaderValue::from_static(site));
+            }
+            assert_eq!(foreign_origin(&headers).is_some(), foreign, "{sites:?}");
         }
     }
 

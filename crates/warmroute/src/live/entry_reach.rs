@@ -6,7 +6,7 @@
 
 use admin::WorkerRejection;
 use config::{CheckMethod, Settings, WorkerEntry};
-use net::{Destinations, WorkerUrl};
+use net::{Address, Destinations, WorkerUrl};
 use serde_json::{Map, Value};
 
 /// Checks an entry against the workers of the file in `in_force`.
@@ -24,14 +24,16 @@ pub(super) fn check(
 /// Refuses metadata addresses: a caller of the admin API makes this process connect to the worker's
 /// URL.
 fn may_be_an_engine(entry: &Map<String, Value>) -> Result<(), WorkerRejection> {
-    let url = entry
-        .get("url")
-        .and_then(|url| url.as_str())
-        .and_then(|url| url.parse::<WorkerUrl>().ok());
-    let forbidden = url.and_then(|url| Destinations::Engines.check_host(&url.address()).err());
+    let forbidden =
+        url_of(entry).and_then(|url| Destinations::Engines.check_host(&url.address()).err());
     forbidden.map_or(Ok(()), |forbidden| {
         Err(WorkerRejection::Forbidden(forbidden.to_string()))
     })
+}
+
+/// Returns the entry's URL if it is one; the entry is checked elsewhere.
+fn url_of(entry: &Map<String, Value>) -> Option<WorkerUrl> {
+    entry.get("url")?.as_str()?.parse().ok()
 }
 
 struct EntryReach<'a> {
@@ -42,10 +44,13 @@ struct EntryReach<'a> {
 impl EntryReach<'_> {
     /// Sockets of this machine: to connect to, and to open.
     fn sockets(&self) -> Result<(), WorkerRejection> {
-        if let Some(url) = self.entry.get("url").and_then(Value::as_str)
-            && url.starts_with("unix:")
+        if let Some(address) = url_of(self.entry).map(|url| url.address())
+            && matches!(address, Address::Unix(_))
         {
-            self.is_of_file("url", |worker| worker.url == url)?;
+            self.is_of_file("url", |worker| {
+                let own = worker.url.parse::<WorkerUrl>();
+                own.is_ok_and(|own| own.address() == address)
+            })?;
         }
         for key in ["endpoint", "replay_endpoint", "store"] {
             let Some(endpoint) = self.value("kv_events", key).and_then(Value::as_str) else {
@@ -68,9 +73,17 @@ impl EntryReach<'_> {
     /// Files that are read.
     fn files(&self) -> Result<(), WorkerRejection> {
         if let Some(path) = self.value("kv_events", "token_file") {
+            // The token is sent to the endpoint, so it is sent nowhere else than by the file's worker.
+            let text = |key| self.value("kv_events", key).and_then(Value::as_str);
+            let (endpoint, source) = (text("endpoint"), text("source").unwrap_or("auto"));
+            let is_unverified = self.value("tls", "insecure_skip_verify").is_some();
             self.is_of_file("kv_events.token_file", |worker| {
-                let own = worker.kv_events.token_file.as_deref();
-                own.is_some_and(|own| path.as_str().is_some_and(|path| own == path))
+                let own = &worker.kv_events;
+                let own_path = own.token_file.as_deref();
+                own_path.is_some_and(|own| path.as_str().is_some_and(|path| own == path))
+                    && own.endpoint.as_deref() == endpoint
+                    && own.source.as_str() == source
+                    && (worker.tls.insecure_skip_verify || !is_unverified)
             })?;
         }
         if let Some(path) = self.value("tls", "ca") {
@@ -132,4 +145,67 @@ fn names_socket(worker: &WorkerEntry, endpoint: &str) -> bool {
         config::ReplayEndpoint::Auto | config::ReplayEndpoint::None => None,
     };
     [own.endpoint.as_deref(), own.store.as_deref(), replay].contains(&Some(endpoint))
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+    use serde_json::json;
+
+    use super::*;
+
+    const FILE: &str = "workers:
+  - {name: a, url: 'unix:///run/engine.sock'}
+  - name: b
+    url: 'http://10.0.0.5:8000'
+    kv_events: {source: sse, endpoint: 'https://e1.test/events', token_file: /run/k.token}
+";
+
+    fn is_allowed(entry: &Value) -> bool {
+        let file = config::load(config::ConfigSource::of_text("f.yaml", FILE)).unwrap();
+        check(entry.as_object().unwrap(), &file).is_ok()
+    }
+
+    #[test]
+    #[contract("S11", "S37")]
+    fn a_unix_socket_of_the_file_is_reached_and_no_other_in_any_spelling() {
+        for (url, allowed) in [
+            ("unix:///run/engine.sock", true),
+            ("UNIX:///run/engine.sock", true),
+            ("unix:///var/run/docker.sock", false),
+            ("UNIX:///var/run/docker.sock", false),
+            ("Unix:///var/run/docker.sock", false),
+            ("http://10.0.0.9:8000", true),
+        ] {
+            assert_eq!(is_allowed(&json!({"url": url})), allowed, "{url}");
+        }
+    }
+
+    #[test]
+    #[contract("S11", "S37")]
+    fn a_token_of_the_file_is_sent_only_where_the_file_sends_it() {
+        let entry = |endpoint: &str, source: &str, path: &str| {
+            json!({
+                "url": "https://10.0.0.9:8000",
+                "kv_events": {"endpoint": endpoint, "source": source, "token_file": path},
+            })
+        };
+        let own = entry("https://e1.test/events", "sse", "/run/k.token");
+        assert!(is_allowed(&own));
+        for (endpoint, source, path) in [
+            ("http://attacker.test/", "sse", "/run/k.token"),
+            ("http://e1.test/events", "sse", "/run/k.token"),
+            ("https://e1.test/events", "ws", "/run/k.token"),
+            ("https://e1.test/events", "sse", "/run/other"),
+        ] {
+            let entry = entry(endpoint, source, path);
+            assert!(!is_allowed(&entry), "{entry}");
+        }
+        let mut unverified = own.clone();
+        unverified["tls"] = json!({"insecure_skip_verify": true});
+        assert!(!is_allowed(&unverified));
+        let mut without_endpoint = own;
+        without_endpoint["kv_events"]["endpoint"] = Value::Null;
+        assert!(!is_allowed(&without_endpoint));
+    }
 }
