@@ -131,9 +131,13 @@ impl CandidateQueue {
         self.order.least_virtual_ms(band)
     }
 
-    /// Records the virtual time of a tenant that waits here.
-    pub(super) fn set_tenant_virtual(&mut self, tenant: TenantSlot, virtual_ms: f64) {
-        self.order.set_tenant_virtual(tenant, virtual_ms);
+    /// Records the virtual time of a tenant that waits here with this priority.
+    pub(super) fn set_tenant_virtual(
+        &mut self,
+        group: (TenantSlot, Reverse<i32>),
+        virtual_ms: f64,
+    ) {
+        self.order.set_tenant_virtual(group, virtual_ms);
     }
 
     /// Returns when the first of its requests is due.

@@ -44,7 +44,7 @@ use self::{
     candidate_queue::{CandidateQueue, position},
     candidate_queues::CandidateQueues,
     order::OrderKey,
-    shares::{TenantShares, TenantSlot},
+    shares::{QueueBand, TenantShares, TenantSlot},
 };
 pub use self::{
     settings::{QueueLimit, QueueSettings, WaitBudget, WaitReason},
@@ -86,7 +86,7 @@ impl WaitQueue {
     /// Returns the rank of a queued request.
     pub(crate) fn key(&self, now: Moment, ageing: f64, ticket: Ticket) -> Option<OrderKey> {
         let request = self.requests.get(&ticket)?;
-        let tenant_virtual_ms = self.shares.virtual_ms(request.share.tenant);
+        let tenant_virtual_ms = self.shares.virtual_ms(request.share);
         Some(request.terms.key(now, ageing, tenant_virtual_ms))
     }
 
@@ -162,6 +162,7 @@ impl WaitQueue {
                 job: Arc::new(job),
                 minds_backlog,
             },
+            None,
         );
         if let Some(winner) = winner {
             self.queues.change(queue, |queue| {
@@ -190,6 +191,8 @@ impl WaitQueue {
             return false;
         };
         let before = Arc::clone(&request.job.pool.set.targets);
+        // A change of the fleet is no return from a time without requests.
+        let moved_ms = (!before.is_empty()).then(|| self.shares.virtual_ms(request.share));
         request.bytes = request
             .bytes
             .saturating_sub(request.job.own_bytes())
@@ -202,7 +205,7 @@ impl WaitQueue {
             .queue_of(now, availability, &targets, Some(offered));
         (request.job, request.minds_backlog, request.queue) = (Arc::new(job), minds_backlog, queue);
         request.terms.until = until;
-        self.enter(ticket, request);
+        self.enter(ticket, request, moved_ms);
         let added = targets
             .iter()
             .filter(|target| before.binary_search(target).is_err());
@@ -221,7 +224,8 @@ impl WaitQueue {
     /// Removes a request for this reason.
     pub(crate) fn remove(&mut self, ticket: Ticket, end: QueueEnd) -> Option<QueuedRequest> {
         let request = self.take(ticket)?;
-        self.shares.unqueue(request.share, end);
+        self.shares
+            .unqueue(request.share, end, &least_virtual(&self.queues));
         Some(request)
     }
 
@@ -236,7 +240,8 @@ impl WaitQueue {
         self.queues
             .change(request.queue, |queue| queue.remove(ticket, &request));
         if !request.job.pool.set.targets.is_empty() {
-            self.shares.leave(request.share, request.queue);
+            let queue = (request.queue, request.rank.band);
+            self.shares.leave(request.share, queue);
         }
         self.queues.drop_if_empty(request.queue);
         Some(request)
@@ -256,12 +261,11 @@ impl WaitQueue {
         request.rank = rank;
         // No scheduled time of the queue changes.
         if let Some(queue) = self.queues.get_mut(request.queue) {
-            let tenant = request.share.tenant;
             let order = queue.order();
             order.remove(before);
             order.insert(
                 position(ticket, request),
-                self.shares.virtual_ms(tenant),
+                self.shares.virtual_ms(request.share),
                 self.shares.added_ms(request.share),
             );
         }
@@ -274,7 +278,9 @@ impl WaitQueue {
         (tenant, waited): (&JobTenant<'_>, Option<QueuedShare>),
         work: RequestWork,
     ) {
-        let slot = self.shares.charge(id, (tenant, waited), work);
+        let slot = self
+            .shares
+            .charge(id, (tenant, waited), work, &least_virtual(&self.queues));
         self.update_rank(slot);
     }
 
@@ -292,17 +298,19 @@ impl WaitQueue {
 
     /// Ends the charge of a reservation; `reached`: whether its request reached an engine.
     pub(crate) fn end_charge(&mut self, id: ReservationId, reached: bool) {
-        if let Some(slot) = self.shares.end_charge(id, reached) {
+        let tenant = self
+            .shares
+            .end_charge(id, reached, &least_virtual(&self.queues));
+        if let Some(slot) = tenant {
             self.update_rank(slot);
         }
     }
 
     /// Moves the requests of a tenant to their place by its virtual time. No scheduled time changes.
     fn update_rank(&mut self, tenant: TenantSlot) {
-        let virtual_ms = self.shares.virtual_ms(tenant);
-        for id in self.shares.queues_of(tenant) {
+        for ((id, band), virtual_ms) in self.shares.queues_of(tenant) {
             if let Some(queue) = self.queues.get_mut(id) {
-                queue.set_tenant_virtual(tenant, virtual_ms);
+                queue.set_tenant_virtual((tenant, band), virtual_ms);
             }
         }
     }
@@ -399,24 +407,29 @@ impl WaitQueue {
         self.queues.next_work()
     }
 
-    fn enter(&mut self, ticket: Ticket, request: QueuedRequest) {
+    /// Adds a request to its queue. `moved_ms`: the virtual time of its tenant in the queue from which
+    /// it is moved.
+    fn enter(&mut self, ticket: Ticket, mut request: QueuedRequest, moved_ms: Option<f64>) {
         let lists: u64 = request.job.sets().map(|set| self.sets.retain(set)).sum();
         self.bytes = self
             .bytes
             .saturating_add(request.bytes)
             .saturating_add(lists);
         if !request.job.pool.set.targets.is_empty() {
-            let queue = self.queues.get(request.queue);
-            let least_ms = queue.and_then(|queue| queue.least_virtual_ms(request.rank.band));
-            if self.shares.enter(request.share, request.queue, least_ms) {
-                self.update_rank(request.share.tenant);
-            }
+            let queue = (request.queue, request.rank.band);
+            let least = least_virtual(&self.queues);
+            request.share = self.shares.enter(request.share, (queue, moved_ms), &least);
         }
-        let virtual_ms = self.shares.virtual_ms(request.share.tenant);
+        let virtual_ms = self.shares.virtual_ms(request.share);
         let added_ms = self.shares.added_ms(request.share);
         self.queues.change(request.queue, |queue| {
             queue.insert(ticket, &request, virtual_ms, added_ms);
         });
         self.requests.insert(ticket, request);
     }
+}
+
+/// Returns what tells the least virtual time of those that wait in a queue with a priority.
+fn least_virtual(queues: &CandidateQueues) -> impl Fn(QueueBand) -> Option<f64> + '_ {
+    |(id, band)| queues.get(id)?.least_virtual_ms(band)
 }

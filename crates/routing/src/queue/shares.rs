@@ -2,9 +2,15 @@
 //!
 //! Start-time fair queueing: of the tenants that wait, the one with the least virtual time is next.
 //! A request adds the work that it causes, over the tenant's weight, when it is bound, whether it
-//! waited or not; at its end the estimate is replaced by the work that the engine reported. A tenant
-//! that was idle starts where the others are: time without requests is no credit. Weights change no
-//! more than the order, so no target is idle while a request waits that it could begin.
+//! waited or not; at its end the estimate is replaced by the work that the engine reported. Weights
+//! change no more than the order, so no target is idle while a request waits that it could begin.
+//!
+//! Queues whose targets differ in speed and number advance at different rates, so virtual times of
+//! different queues, or priorities, cannot be compared. A tenant's is therefore relative to the queue
+//! and priority in which it waits: an offset is set when its first request enters. It then starts where
+//! the others of that queue are, so that time without requests is no credit, plus its lead: how far it
+//! is ahead of those that wait where it waited last, or of all if it has only sent requests that did
+//! not wait, but not more than [`LONGEST_LEAD_MS`].
 //!
 //! Inside a tenant the same holds for its programs, as long as they have requests: a request starts
 //! where the earlier ones of its program finish, and this adds to its length. A request without a
@@ -13,10 +19,11 @@
 //! All of this is of one router: the load of other replicas is in the ledger, and adds to no tenant.
 //!
 //! **Invariant**: a bound request adds its work once, and its end replaces or keeps it once. State is
-//! kept for tenants with requests, and for at most [`MOST_AHEAD`] idle ones that are ahead; for any
-//! other idle tenant it would be equal to none.
+//! kept for tenants with requests, and for at most [`MOST_AHEAD`] idle ones that have a lead; any other
+//! idle tenant starts where the others are, as one without state does.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
@@ -27,8 +34,9 @@ use super::{QueueId, QueueLimit, RequestWork};
 use crate::{JobTenant, ReservationId};
 
 /// Most work, in milliseconds at weight 1, by which a tenant that comes back is behind the others for
-/// what it received before: its requests at most wait for so much work of each other tenant.
-const LONGEST_LEAD_MS: f64 = 60_000.0;
+/// what it received before. Well below the usual `queue.wait`: a longer lead would have no effect
+/// but that its requests are bound when their wait ends.
+const LONGEST_LEAD_MS: f64 = 5_000.0;
 
 /// Most idle tenants that are remembered because they are ahead; beyond them the oldest is dropped.
 const MOST_AHEAD: usize = 4096;
@@ -45,6 +53,12 @@ impl TenantSlot {
         Self(number)
     }
 }
+
+/// The requests that contend: of one queue and priority.
+pub(super) type QueueBand = (QueueId, Reverse<i32>);
+
+/// Returns the least virtual time of a tenant that waits in a queue with a priority; `None`: none does.
+pub(super) type LeastVirtual<'a> = &'a dyn Fn(QueueBand) -> Option<f64>;
 
 /// The tenants' virtual times, and the work that each request in flight is charged with.
 #[derive(Debug, Default)]
@@ -64,16 +78,28 @@ pub(crate) struct TenantShares {
 struct TenantShare {
     name: Arc<str>,
     weight: f64,
-    virtual_ms: f64,
+    /// The work received, over the weight. With an offset it is a virtual time.
+    received_ms: f64,
+    /// Where it waited last; `None`: nowhere, or it had requests since that did not wait.
+    waited_in: Option<QueueBand>,
+    /// Its offset there, or to the virtual time of all.
+    offset_ms: f64,
     queued: usize,
-    /// The queues with targets in which it has requests, with their number.
-    queues: BTreeMap<QueueId, usize>,
+    /// Where it has requests that wait for targets.
+    queues: BTreeMap<QueueBand, WaitingRequests>,
     in_flight: usize,
     /// Programs with requests; at most as many as those.
     programs: HashMap<u64, ProgramWork, FixedState>,
     /// The greatest start of a request that was bound, in its program's work.
     programs_ms: f64,
     is_listed_ahead: bool,
+}
+
+/// A tenant's requests in one queue and priority.
+#[derive(Clone, Copy, Debug)]
+struct WaitingRequests {
+    number: usize,
+    offset_ms: f64,
 }
 
 /// The work of a program that has requests.
@@ -98,6 +124,8 @@ pub(crate) struct QueuedShare {
     /// Its estimated work.
     work_ms: f64,
     place: ProgramPlace,
+    /// The offset of its tenant where it waits.
+    offset_ms: f64,
 }
 
 /// The work that a request in flight is charged with.
@@ -105,6 +133,8 @@ pub(crate) struct QueuedShare {
 struct Charge {
     tenant: TenantSlot,
     work: RequestWork,
+    /// The tenant's weight at that time, so that a correction is of the same measure.
+    weight: f64,
     place: ProgramPlace,
 }
 
@@ -125,9 +155,9 @@ impl TenantShares {
         }
     }
 
-    /// Returns a tenant's virtual time.
-    pub(super) fn virtual_ms(&self, tenant: TenantSlot) -> f64 {
-        self.share(tenant).virtual_ms
+    /// Returns the virtual time of a request's tenant where the request waits.
+    pub(super) fn virtual_ms(&self, queued: QueuedShare) -> f64 {
+        self.share(queued.tenant).received_ms + queued.offset_ms
     }
 
     /// Counts a request that is about to enter the queue. [`Self::enter`] follows.
@@ -140,55 +170,64 @@ impl TenantShares {
             tenant: slot,
             work_ms,
             place: share.begin(tenant.program, work_ms),
+            offset_ms: share.offset_ms,
         }
     }
 
-    /// Records that a request waits for the targets of a queue. `least_ms`: the least virtual time
-    /// of a tenant that waits there at the same priority. Returns whether its tenant's virtual time
-    /// changed.
+    /// Records that a request waits for the targets of a queue. `moved_ms`: the virtual time that its
+    /// tenant had in the queue from which the request is moved. Returns the share there.
     pub(super) fn enter(
         &mut self,
         queued: QueuedShare,
-        queue: QueueId,
-        least_ms: Option<f64>,
-    ) -> bool {
-        let others_ms = least_ms.map_or(self.virtual_ms, |least| least.min(self.virtual_ms));
+        (queue, moved_ms): (QueueBand, Option<f64>),
+        least: LeastVirtual<'_>,
+    ) -> QueuedShare {
+        let lead_ms = self.lead_ms(queued.tenant, least);
+        let others_ms = self.others_ms(Some(queue), least);
         let share = self.share_mut(queued.tenant);
-        let before = share.virtual_ms;
-        if share.queues.is_empty() {
-            // No credit for idle time. Those that wait here may be behind all others, because the
-            // targets that they wait for are slow: then they are the measure.
-            let longest = LONGEST_LEAD_MS / share.weight;
-            share.virtual_ms = before.clamp(others_ms, others_ms + longest);
+        let start_ms = moved_ms.unwrap_or(others_ms + lead_ms.min(LONGEST_LEAD_MS / share.weight));
+        let offset_ms = start_ms - share.received_ms;
+        let requests = share.queues.entry(queue).or_insert(WaitingRequests {
+            number: 0,
+            offset_ms,
+        });
+        requests.number += 1;
+        let offset_ms = requests.offset_ms;
+        (share.waited_in, share.offset_ms) = (Some(queue), offset_ms);
+        QueuedShare {
+            offset_ms,
+            ..queued
         }
-        *share.queues.entry(queue).or_default() += 1;
-        share.virtual_ms.total_cmp(&before).is_ne()
     }
 
     /// Records that a request no longer waits in a queue; the reverse of [`Self::enter`].
-    pub(super) fn leave(&mut self, queued: QueuedShare, queue: QueueId) {
+    pub(super) fn leave(&mut self, queued: QueuedShare, queue: QueueBand) {
         let queues = &mut self.share_mut(queued.tenant).queues;
         if let Some(requests) = queues.get_mut(&queue) {
-            *requests -= 1;
-            if *requests == 0 {
+            requests.number -= 1;
+            if requests.number == 0 {
                 queues.remove(&queue);
             }
         }
     }
 
     /// Counts that a request is no longer queued. One that is bound is charged next.
-    pub(super) fn unqueue(&mut self, queued: QueuedShare, end: QueueEnd) {
+    pub(super) fn unqueue(&mut self, queued: QueuedShare, end: QueueEnd, least: LeastVirtual<'_>) {
         let share = self.share_mut(queued.tenant);
         share.queued -= 1;
         if end == QueueEnd::GivenUp {
             share.end(queued.place, -queued.work_ms);
-            self.forget_if_idle(queued.tenant);
+            self.forget_if_idle(queued.tenant, least);
         }
     }
 
-    /// Returns the queues in which a tenant has requests.
-    pub(super) fn queues_of(&self, tenant: TenantSlot) -> Vec<QueueId> {
-        self.share(tenant).queues.keys().copied().collect()
+    /// Returns where a tenant has requests, with its virtual time there.
+    pub(super) fn queues_of(&self, tenant: TenantSlot) -> Vec<(QueueBand, f64)> {
+        let share = self.share(tenant);
+        let queues = share.queues.iter();
+        queues
+            .map(|(queue, requests)| (*queue, share.received_ms + requests.offset_ms))
+            .collect()
     }
 
     /// Returns the virtual time that a queued request adds when it is bound.
@@ -203,16 +242,24 @@ impl TenantShares {
         id: ReservationId,
         (tenant, waited): (&JobTenant<'_>, Option<QueuedShare>),
         work: RequestWork,
+        least: LeastVirtual<'_>,
     ) -> TenantSlot {
         let slot = self.slot(tenant);
         let global_ms = self.virtual_ms;
         let share = self.share_mut(slot);
-        // A tenant that waits stands where it is among the others that wait.
-        if waited.is_none() && share.queues.is_empty() {
-            share.virtual_ms = share.virtual_ms.max(global_ms);
-        }
-        let start_ms = share.virtual_ms;
-        share.virtual_ms += work.total_ms() / share.weight;
+        // As long as others wait where it waited last, it stands where it is among them.
+        let stands = !share.queues.is_empty() || share.waited_in.and_then(least).is_some();
+        let start_ms = match waited {
+            Some(queued) => share.received_ms + queued.offset_ms,
+            None if stands => global_ms,
+            None => {
+                let start_ms = global_ms.max(share.received_ms + share.offset_ms);
+                (share.waited_in, share.offset_ms) = (None, start_ms - share.received_ms);
+                start_ms
+            }
+        };
+        let weight = share.weight;
+        share.received_ms += work.total_ms() / weight;
         share.in_flight += 1;
         let place = match waited {
             Some(queued) => {
@@ -226,6 +273,7 @@ impl TenantShares {
         let charge = Charge {
             tenant: slot,
             work,
+            weight,
             place,
         };
         self.charges.insert(id, charge);
@@ -246,24 +294,43 @@ impl TenantShares {
         let charge = self.charges.get_mut(&id)?;
         let more_ms = work.total_ms() - charge.work.total_ms();
         charge.work = work;
-        let (slot, place) = (charge.tenant, charge.place);
+        let (slot, place, weight) = (charge.tenant, charge.place, charge.weight);
         let share = self.share_mut(slot);
-        share.virtual_ms += more_ms / share.weight;
+        share.received_ms += more_ms / weight;
         share.correct(place, more_ms);
         Some(slot)
     }
 
     /// Ends the charge of a reservation. A request that reached no engine has caused no work. Returns
     /// its tenant if it still has requests.
-    pub(super) fn end_charge(&mut self, id: ReservationId, reached: bool) -> Option<TenantSlot> {
+    pub(super) fn end_charge(
+        &mut self,
+        id: ReservationId,
+        reached: bool,
+        least: LeastVirtual<'_>,
+    ) -> Option<TenantSlot> {
         let charge = self.charges.remove(&id)?;
         let unspent_ms = if reached { 0.0 } else { charge.work.total_ms() };
         let share = self.share_mut(charge.tenant);
-        share.virtual_ms -= unspent_ms / share.weight;
+        share.received_ms -= unspent_ms / charge.weight;
         share.in_flight -= 1;
         share.end(charge.place, -unspent_ms);
-        self.forget_if_idle(charge.tenant);
+        self.forget_if_idle(charge.tenant, least);
         Some(charge.tenant)
+    }
+
+    /// Returns the virtual time of the others that wait in a queue, or of all if none does. Those that
+    /// wait there may be behind all others, because the targets that they wait for are slow.
+    fn others_ms(&self, queue: Option<QueueBand>, least: LeastVirtual<'_>) -> f64 {
+        let least_ms = queue.and_then(least);
+        least_ms.map_or(self.virtual_ms, |least| least.min(self.virtual_ms))
+    }
+
+    /// Returns how far a tenant is ahead of those that wait where it waited last.
+    fn lead_ms(&self, tenant: TenantSlot, least: LeastVirtual<'_>) -> f64 {
+        let share = self.share(tenant);
+        let own_ms = share.received_ms + share.offset_ms;
+        (own_ms - self.others_ms(share.waited_in, least)).max(0.0)
     }
 
     fn share(&self, slot: TenantSlot) -> &TenantShare {
@@ -285,7 +352,9 @@ impl TenantShares {
         let share = TenantShare {
             name: Arc::clone(tenant.name),
             weight,
-            virtual_ms: 0.0,
+            received_ms: 0.0,
+            waited_in: None,
+            offset_ms: 0.0,
             queued: 0,
             queues: BTreeMap::new(),
             in_flight: 0,
@@ -310,18 +379,16 @@ impl TenantShares {
 
     /// Drops a tenant without requests that would start where the others are, and one of those that
     /// no longer are ahead.
-    fn forget_if_idle(&mut self, slot: TenantSlot) {
-        let global_ms = self.virtual_ms;
-        let share = self.share_mut(slot);
-        if !share.is_idle() {
+    fn forget_if_idle(&mut self, slot: TenantSlot, least: LeastVirtual<'_>) {
+        if !self.share(slot).is_idle() {
             return;
         }
-        if !share.is_listed_ahead {
-            if share.virtual_ms <= global_ms {
-                self.forget(slot);
-            } else {
-                share.is_listed_ahead = true;
+        if !self.share(slot).is_listed_ahead {
+            if self.lead_ms(slot, least) > 0.0 {
+                self.share_mut(slot).is_listed_ahead = true;
                 self.ahead.push_back(slot);
+            } else {
+                self.forget(slot);
             }
         }
         // Two for each one that is added: the list shrinks to those that are ahead.
@@ -330,10 +397,9 @@ impl TenantShares {
                 return;
             };
             let is_full = self.ahead.len() >= MOST_AHEAD;
-            let share = self.share_mut(oldest);
-            if !share.is_idle() {
-                share.is_listed_ahead = false;
-            } else if is_full || share.virtual_ms <= global_ms {
+            if !self.share(oldest).is_idle() {
+                self.share_mut(oldest).is_listed_ahead = false;
+            } else if is_full || self.lead_ms(oldest, least) <= 0.0 {
                 self.forget(oldest);
             } else {
                 self.ahead.push_back(oldest);
@@ -418,12 +484,32 @@ mod tests {
         }
     }
 
+    /// No tenant waits.
+    fn nobody(_: QueueBand) -> Option<f64> {
+        None
+    }
+
+    fn band(queue: u64, band: i32) -> QueueBand {
+        (QueueId(queue), Reverse(band))
+    }
+
+    fn enter(
+        shares: &mut TenantShares,
+        name: &Arc<str>,
+        queue: QueueBand,
+        least: LeastVirtual<'_>,
+    ) -> QueuedShare {
+        let queued = shares.queue(&tenant(name), WORK);
+        shares.enter(queued, (queue, None), least)
+    }
+
     fn names(count: usize) -> Vec<Arc<str>> {
         (0..count).map(|number| number.to_string().into()).collect()
     }
 
     fn virtual_ms(shares: &TenantShares, name: &str) -> f64 {
-        shares.virtual_ms(shares.slots[name])
+        let share = shares.share(shares.slots[name]);
+        share.received_ms + share.offset_ms
     }
 
     #[test]
@@ -431,8 +517,8 @@ mod tests {
         let mut shares = TenantShares::default();
         for (number, name) in names(3 * MOST_AHEAD).iter().enumerate() {
             let id = ReservationId(number as u64);
-            shares.charge(id, (&tenant(name), None), WORK);
-            shares.end_charge(id, true);
+            shares.charge(id, (&tenant(name), None), WORK, &nobody);
+            shares.end_charge(id, true, &nobody);
         }
         // Each starts where the others are, and so is ahead when it ends.
         assert_eq!((shares.slots.len(), shares.charges.len()), (MOST_AHEAD, 0));
@@ -440,8 +526,8 @@ mod tests {
         // Tenants that go on leave those behind that do not.
         let busy: Arc<str> = "busy".into();
         for number in 0..2 * MOST_AHEAD as u64 {
-            shares.charge(ReservationId(number), (&tenant(&busy), None), WORK);
-            shares.end_charge(ReservationId(number), true);
+            shares.charge(ReservationId(number), (&tenant(&busy), None), WORK, &nobody);
+            shares.end_charge(ReservationId(number), true, &nobody);
         }
         assert_eq!(shares.slots.len(), 1);
         assert!(shares.share(shares.slots["busy"]).programs.is_empty());
@@ -452,8 +538,8 @@ mod tests {
         let (mut shares, name) = (TenantShares::default(), Arc::from("a"));
         let (id, other) = (ReservationId(1), ReservationId(2));
         // The other one keeps the tenant.
-        shares.charge(other, (&tenant(&name), None), WORK);
-        shares.charge(id, (&tenant(&name), None), WORK);
+        shares.charge(other, (&tenant(&name), None), WORK, &nobody);
+        shares.charge(id, (&tenant(&name), None), WORK, &nobody);
         assert_eq!(virtual_ms(&shares, "a"), 200.0);
         let measured = RequestWork {
             decode_ms: 60.0,
@@ -464,13 +550,13 @@ mod tests {
             assert_eq!(virtual_ms(&shares, "a"), 250.0);
         }
         for _ in 0..2 {
-            shares.end_charge(id, true);
+            shares.end_charge(id, true, &nobody);
             assert_eq!(virtual_ms(&shares, "a"), 250.0);
         }
         assert_eq!(shares.replace_charge(id, WORK), None, "it has ended");
-        shares.charge(id, (&tenant(&name), None), WORK);
+        shares.charge(id, (&tenant(&name), None), WORK, &nobody);
         for _ in 0..2 {
-            shares.end_charge(id, false);
+            shares.end_charge(id, false, &nobody);
             assert_eq!(virtual_ms(&shares, "a"), 250.0);
         }
     }
@@ -482,21 +568,109 @@ mod tests {
             prefill_ms: 1e7,
             decode_ms: 0.0,
         };
-        shares.charge(ReservationId(1), (&tenant(&names[0]), None), huge);
+        let queue = band(1, 0);
+        shares.charge(ReservationId(1), (&tenant(&names[0]), None), huge, &nobody);
         shares.virtual_ms = 700.0;
-        let queue = QueueId(1);
         for (name, least_ms, expected) in [
             // Those that wait are behind the rest, or not.
             (&names[1], 500.0, 500.0),
             (&names[0], 900.0, 700.0 + LONGEST_LEAD_MS),
         ] {
-            let share = shares.queue(&tenant(name), WORK);
-            assert!(shares.enter(share, queue, Some(least_ms)));
-            assert_eq!(virtual_ms(&shares, name), expected);
+            let first = enter(&mut shares, name, queue, &|_| Some(least_ms));
+            assert_eq!(shares.virtual_ms(first), expected);
             // Its other requests change nothing.
-            let share = shares.queue(&tenant(name), WORK);
-            assert!(!shares.enter(share, queue, Some(1e9)));
+            let second = enter(&mut shares, name, queue, &|_| Some(1e9));
+            assert_eq!(shares.virtual_ms(second), expected);
         }
+    }
+
+    #[test]
+    fn a_request_that_did_not_wait_puts_its_tenant_behind_a_slow_queue_by_its_own_work_only() {
+        let (mut shares, names) = (TenantShares::default(), names(1));
+        let (slow, waits) = (band(1, 0), |_| Some(100.0));
+        // Another pool, which is fast, is far ahead.
+        shares.virtual_ms = 1e6;
+        let from = (&tenant(&names[0]), None);
+        shares.charge(ReservationId(1), from, WORK, &waits);
+        let queued = enter(&mut shares, &names[0], slow, &waits);
+        assert_eq!(shares.virtual_ms(queued), 200.0);
+        // The fast pool goes on: what the tenant received there is no lead any more.
+        shares.leave(queued, slow);
+        shares.unqueue(queued, QueueEnd::GivenUp, &waits);
+        shares.end_charge(ReservationId(1), true, &nobody);
+        shares.charge(ReservationId(2), from, WORK, &nobody);
+        shares.virtual_ms = 2e6;
+        let queued = enter(&mut shares, &names[0], slow, &waits);
+        assert_eq!(shares.virtual_ms(queued), 100.0);
+    }
+
+    #[test]
+    fn a_tenant_with_one_request_at_a_time_in_a_slow_queue_keeps_what_it_received() {
+        let (mut shares, names) = (TenantShares::default(), names(1));
+        let (slow, waits) = (band(1, 0), |queue| (queue == band(1, 0)).then_some(100.0));
+        shares.virtual_ms = 1e6;
+        for (id, expected) in [(1, 100.0), (2, 200.0), (3, 300.0)] {
+            let queued = enter(&mut shares, &names[0], slow, &waits);
+            assert_eq!(shares.virtual_ms(queued), expected);
+            shares.leave(queued, slow);
+            shares.unqueue(queued, QueueEnd::Bound, &waits);
+            let id = ReservationId(id);
+            shares.charge(id, (&tenant(&names[0]), Some(queued)), WORK, &waits);
+            shares.end_charge(id, true, &waits);
+        }
+        // The others have received as much: the state is dropped.
+        let queued = enter(&mut shares, &names[0], slow, &waits);
+        shares.leave(queued, slow);
+        shares.unqueue(queued, QueueEnd::GivenUp, &|_| Some(400.0));
+        assert!(shares.slots.is_empty());
+    }
+
+    #[test]
+    fn a_moved_request_keeps_the_virtual_time_of_its_tenant() {
+        let (mut shares, names) = (TenantShares::default(), names(1));
+        let queued = enter(&mut shares, &names[0], band(1, 0), &|_| Some(100.0));
+        shares.virtual_ms = 1e6;
+        let moved_ms = shares.virtual_ms(queued);
+        shares.leave(queued, band(1, 0));
+        let queued = shares.enter(queued, (band(2, 0), Some(moved_ms)), &nobody);
+        assert_eq!(shares.virtual_ms(queued), moved_ms);
+    }
+
+    #[test]
+    fn a_tenant_that_waits_elsewhere_has_neither_credit_nor_a_longer_lead() {
+        let (mut shares, names) = (TenantShares::default(), names(1));
+        shares.virtual_ms = 1e6;
+        let least = |queue: QueueBand| match queue {
+            (QueueId(1), Reverse(0)) => Some(100.0),
+            (QueueId(1), _) => Some(7e5),
+            _ => Some(9e5),
+        };
+        for (queue, expected) in [
+            (band(1, 0), 100.0),
+            (band(1, 1), 7e5),
+            (band(2, 0), 9e5),
+            (band(1, 0), 100.0),
+        ] {
+            let queued = enter(&mut shares, &names[0], queue, &least);
+            assert_eq!(shares.virtual_ms(queued), expected);
+        }
+    }
+
+    #[test]
+    fn a_correction_counts_at_the_weight_of_the_charge() {
+        let (mut shares, name) = (TenantShares::default(), Arc::from("a"));
+        let weighted = |weight| JobTenant {
+            weight,
+            ..tenant(&name)
+        };
+        let (id, other) = (ReservationId(1), ReservationId(2));
+        shares.charge(other, (&weighted(10.0), None), WORK, &nobody);
+        shares.charge(id, (&weighted(10.0), None), WORK, &nobody);
+        assert_eq!(virtual_ms(&shares, "a"), 20.0);
+        // A reload lowers the weight.
+        let _ = shares.slot(&weighted(0.1));
+        shares.end_charge(id, false, &nobody);
+        assert_eq!(virtual_ms(&shares, "a"), 10.0);
     }
 
     #[test]

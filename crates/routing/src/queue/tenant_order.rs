@@ -127,15 +127,15 @@ impl TenantOrder {
         }
     }
 
-    /// Records the virtual time of a tenant.
-    pub(super) fn set_tenant_virtual(&mut self, tenant: TenantSlot, virtual_ms: f64) {
-        let all = (tenant, Reverse(i32::MAX))..=(tenant, Reverse(i32::MIN));
-        for (id, group) in self.groups.range_mut(all) {
-            let before = group.rank(*id);
-            group.tenant_virtual = Milliseconds(virtual_ms);
-            if self.untried.remove(&before) {
-                self.untried.insert(group.rank(*id));
-            }
+    /// Records the virtual time of a tenant at this priority.
+    pub(super) fn set_tenant_virtual(&mut self, id: GroupId, virtual_ms: f64) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let before = group.rank(id);
+        group.tenant_virtual = Milliseconds(virtual_ms);
+        if self.untried.remove(&before) {
+            self.untried.insert(group.rank(id));
         }
     }
 
@@ -323,7 +323,10 @@ mod tests {
                 for ticket in order.take_next(most) {
                     prop_assert!(left.remove(&ticket), "{ticket:?} is tried again");
                 }
-                order.set_tenant_virtual(TenantSlot::numbered(tenant), f64::from(virtual_ms));
+                for band in (0..2).map(Reverse) {
+                    let group = (TenantSlot::numbered(tenant), band);
+                    order.set_tenant_virtual(group, f64::from(virtual_ms));
+                }
                 if let Some(request) = requests.get(leaves) {
                     order.remove(position(leaves, *request));
                     left.remove(&Ticket(leaves as u64));
