@@ -13,7 +13,9 @@ use routing::{
     ReservationId, RoutingSettings, Ticket, WaitBudget,
 };
 
-use crate::fleet::{TestFleet, TestRequest, TestTenant, at_ms, tenant, test_request, tokens};
+use crate::fleet::{
+    TestFleet, TestRequest, TestTenant, at_ms, candidate, target, tenant, test_request, tokens,
+};
 
 const LONG_WAIT: WaitBudget = WaitBudget {
     limit: Duration::from_secs(86_400),
@@ -184,6 +186,34 @@ fn time_without_requests_is_no_credit() {
         worker.blocks_of("idle", before),
     );
     assert!(busy.abs_diff(idle) <= 10, "{busy} and {idle} blocks");
+}
+
+#[test]
+fn work_of_another_pool_does_not_put_a_tenant_behind_those_that_wait_for_a_slow_one() {
+    let mut worker = OneWorker::new();
+    // What the others received on a fast pool moves the virtual time of all, and nothing here.
+    let slow = worker.fleet.candidates.clone();
+    worker.fleet.index.register(target(2), "m".into());
+    let fast = vec![candidate(2)];
+    let elsewhere = |worker: &mut OneWorker, name: &str, blocks: u32| {
+        worker.fleet.candidates.clone_from(&fast);
+        let request = worker.request(&tenant(name), blocks);
+        let plan = worker.fleet.plan(worker.now(), &request);
+        worker
+            .fleet
+            .router
+            .first_token(worker.now(), plan.reservation);
+        worker.fleet.router.done(worker.now(), plan.reservation);
+        worker.fleet.candidates.clone_from(&slow);
+    };
+    (0..40).for_each(|_| worker.send(&tenant("a"), 10));
+    (0..40).for_each(|_| worker.send(&tenant("c"), 10));
+    (0..50).for_each(|_| elsewhere(&mut worker, "fast", 100));
+    elsewhere(&mut worker, "b", 1);
+    worker.send(&tenant("b"), 10);
+    let before = worker.bound.len();
+    (0..5).for_each(|_| drop(worker.step()));
+    assert_eq!(worker.blocks_of("b", before), 10, "{:?}", worker.bound);
 }
 
 #[test]
