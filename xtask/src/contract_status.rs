@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::{
     contract_ids::{self, Id},
-    status_table, test_log, tests_in_sources, undeclared_modules,
+    security_checklist, status_table, test_log, tests_in_sources, undeclared_modules,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,12 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
     }
     let table = status_table::table(&tests, &results, &promised);
     let path = root.join("docs/contract-status.md");
+    let checklist = root.join(security_checklist::CHECKLIST);
+    let open = read(root, security_checklist::OPEN)?;
     if mode == StatusMode::Write {
+        let page = security_checklist::page(&table, &open, &defined)?;
+        fs::write(&checklist, page)
+            .map_err(|error| format!("{} cannot be written: {error}", checklist.display()))?;
         fs::write(&path, &table)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         return Ok(format!(
@@ -58,6 +63,13 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
     let (table, unconfirmed) = status_table::with_skipped_as_written(&table, &written);
+    let page = security_checklist::page(&table, &open, &defined)?;
+    if fs::read_to_string(&checklist).unwrap_or_default() != page {
+        return Err(format!(
+            "{} is not what the tests say: write it anew with: WARMROUTE_WRITE_STATUS=1 ./test",
+            security_checklist::CHECKLIST
+        ));
+    }
     match status_table::first_difference(&written, &table) {
         None if unconfirmed == 0 => Ok(format!(
             "docs/contract-status.md is true, {} tests with ids",
@@ -77,7 +89,10 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
 
 /// Returns the ids that a document defines.
 fn ids_of(root: &Path, document: &str) -> Result<BTreeSet<Id>, String> {
-    let text = fs::read_to_string(root.join(document))
-        .map_err(|error| format!("{document} cannot be read: {error}"))?;
-    Ok(contract_ids::defined_in(&text))
+    Ok(contract_ids::defined_in(&read(root, document)?))
+}
+
+fn read(root: &Path, document: &str) -> Result<String, String> {
+    fs::read_to_string(root.join(document))
+        .map_err(|error| format!("{document} cannot be read: {error}"))
 }

@@ -12,6 +12,7 @@ mod contract_status;
 mod dependencies;
 mod run_suite;
 mod rust_tokens;
+mod security_checklist;
 mod status_table;
 mod structure;
 mod test_log;

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    #[contract("S51")]
+    #[contract("S45")]
     fn a_response_is_known_to_its_own_tenant_only() {
         let affinity = ResponseAffinity::default();
         affinity.record(own("resp_1"), home(1), at(0));

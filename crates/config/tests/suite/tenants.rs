@@ -110,7 +110,7 @@ fn the_digest_of_an_empty_key_and_the_label_of_others_are_refused() {
 }
 
 #[test]
-#[contract("S59", "V32")]
+#[contract("S9", "V32")]
 fn a_key_in_the_place_of_an_entry_or_under_another_name_is_not_shown() {
     for text in [
         "api_keys: [sk-live-1]\n",
@@ -198,7 +198,7 @@ fn a_keys_file_has_an_entry_in_json_on_each_line() {
 }
 
 #[test]
-#[contract("S59")]
+#[contract("S9")]
 fn every_wrong_line_of_a_keys_file_is_named_and_no_key_is_shown() {
     let beside = settings("api_keys: [{name: a, key: abc, max_concurrent: 2}]\n");
     let text = [

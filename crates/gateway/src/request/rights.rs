@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    #[contract("V31", "S54")]
+    #[contract("V31", "S43")]
     fn a_field_that_overrides_a_decision_needs_the_scope() {
         let plain = tenant(&[], vec![Scope::Chat, Scope::Route]);
         let granted = tenant(&[], vec![Scope::Chat, Scope::Overrides]);

@@ -326,7 +326,7 @@ fn during_placement_the_id_is_taken_and_other_calls_do_not_wait() {
 }
 
 #[test]
-#[contract("S51")]
+#[contract("S45")]
 fn a_reservation_is_known_to_its_own_tenant_only() {
     let fixture = ReservationsFixture::new();
     assert_eq!(fixture.reserve("r1", after(0)), Ok(()));
@@ -347,7 +347,7 @@ fn a_reservation_is_known_to_its_own_tenant_only() {
 }
 
 #[test]
-#[contract("S52")]
+#[contract("S72")]
 fn one_tenant_among_several_leaves_half_of_the_table_to_others() {
     let fixture = ReservationsFixture::new();
     let reserve = |tenant: &str, n: usize, blocks| {

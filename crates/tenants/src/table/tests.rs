@@ -56,7 +56,7 @@ fn a_key_is_known_by_its_digest_and_kept_in_no_other_form() {
 }
 
 #[test]
-#[contract("V31", "S6")]
+#[contract("V31", "S6", "S14")]
 fn a_key_that_is_unknown_disabled_or_expired_has_no_tenant() {
     let (mut off, mut old) = (entry("off", "off"), entry("old", "old"));
     off.enabled = false;

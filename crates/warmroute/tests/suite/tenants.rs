@@ -399,7 +399,7 @@ fn an_adapter_is_a_model_too_wherever_a_body_names_it() {
 }
 
 #[test]
-#[contract("S51", "V31")]
+#[contract("S45", "V31")]
 fn a_reservation_is_its_tenants_own_and_takes_one_of_its_places() {
     let shared = Shared::start(
         "api_keys:\n- {name: a, key: sk-a, max_concurrent: 1}\n- {name: b, key: sk-b}\n",
@@ -439,7 +439,7 @@ fn a_reservation_is_its_tenants_own_and_takes_one_of_its_places() {
 }
 
 #[test]
-#[contract("S51")]
+#[contract("S45")]
 fn a_stored_response_is_found_and_continued_by_its_own_tenant_only() {
     let shared = Shared::start("api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n");
     let stored = json!({"id": "resp_1", "object": "response", "model": "m", "status": "completed",

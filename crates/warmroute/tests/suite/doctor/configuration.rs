@@ -27,8 +27,8 @@ fn the_admin_listener_is_exposed_without_a_token() {
 #[test]
 #[contract("G28")]
 fn the_data_listener_is_exposed_without_a_key() {
-    let fix = "set server.listen to a loopback address, keys in `tenants.api_keys`, or `server.insecure_open: true` \
-               (--insecure-open) to serve everyone";
+    let fix = "set server.listen to a loopback address, keys in `tenants.api_keys` or `tenants.keys_file`, or \
+               `server.insecure_open: true` (--insecure-open) to serve everyone";
     look("server: {listen: \"0.0.0.0:8080\"}").refuses(fix, &[]);
 }
 
