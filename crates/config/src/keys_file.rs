@@ -114,7 +114,8 @@ impl<'a> KeysReader<'a> {
             |message: &str, expected: &str| vec![ProblemDraft::new("", message).expected(expected)];
         const OBJECT: &str = "an entry of tenants.api_keys as one JSON object, such as {\"name\": \"a\", \"key_sha256\": \
                               \"...\"}";
-        // What is no object is not shown, as it may be a key. YAML, as which it is read, has more forms.
+        // The text of a line that is not JSON is not shown: it may be a key. The YAML parser below would
+        // accept other forms.
         let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
         if text.len() > MAX_LINE || !text.starts_with('{') || !is_json {
             return Err(problem("no JSON object", OBJECT));

@@ -187,6 +187,11 @@ impl Tenant {
         self.sees_decisions
     }
 
+    /// Returns whether its cached blocks are kept apart from those of others.
+    pub fn is_salted(&self) -> bool {
+        self.salt.is_some()
+    }
+
     /// Returns the salt of its requests for engines; `client`: the salt in the request, if any.
     /// `None` if its cached blocks are not kept apart from those of others.
     pub fn cache_salt(&self, client: Option<&str>) -> Option<String> {
@@ -221,17 +226,10 @@ impl Tenant {
     ///
     /// The refusal, which is counted.
     pub fn admit(self: &Arc<Self>, scope: Scope, now: Moment) -> Result<TenantPermit, Refusal> {
-        self.state.count_request();
-        if !self.has_scope(scope) {
-            self.state.count_error();
-            return Err(Refusal::ScopeMissing(scope));
-        }
+        self.count_and_check(scope)?;
         let most = self.max_concurrent.map(NonZeroU32::get);
         let place = self.state.enter(self.per_second, most, now)?;
-        Ok(TenantPermit {
-            tenant: Arc::clone(self),
-            _place: place,
-        })
+        Ok(self.permit(place))
     }
 
     /// Lets a request in that ends work, whatever the limits are: it makes room.
@@ -240,15 +238,24 @@ impl Tenant {
     ///
     /// The refusal, which is counted.
     pub fn admit_release(self: &Arc<Self>, scope: Scope) -> Result<TenantPermit, Refusal> {
+        self.count_and_check(scope)?;
+        Ok(self.permit(self.state.stay()))
+    }
+
+    fn count_and_check(&self, scope: Scope) -> Result<(), Refusal> {
         self.state.count_request();
-        if !self.has_scope(scope) {
-            self.state.count_error();
-            return Err(Refusal::ScopeMissing(scope));
+        if self.has_scope(scope) {
+            return Ok(());
         }
-        Ok(TenantPermit {
+        self.state.count_error();
+        Err(Refusal::ScopeMissing(scope))
+    }
+
+    fn permit(self: &Arc<Self>, place: TenantPlace) -> TenantPermit {
+        TenantPermit {
             tenant: Arc::clone(self),
-            _place: self.state.stay(),
-        })
+            _place: place,
+        }
     }
 
     /// Takes a place among the concurrent requests for what a request leaves behind, such as a

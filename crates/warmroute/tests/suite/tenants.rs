@@ -31,12 +31,12 @@ const UPGRADE: [(&str, &str); 5] = [
 ];
 
 /// A router whose clients are tenants.
-struct Shared {
+struct SharedRouter {
     router: Program,
     engine: ScriptedEngine,
 }
 
-impl Shared {
+impl SharedRouter {
     fn start(yaml: &str) -> Self {
         let engine = ScriptedEngine::start(whole());
         let router = Program::serve_with(yaml, &[engine.url()], &[]).ready(1);
@@ -113,7 +113,7 @@ fn gated(gate: &PieceGate) -> ScriptedReply {
 #[test]
 #[contract("V31")]
 fn a_tenant_has_as_many_running_requests_as_it_may_until_their_replies_end() {
-    let shared = Shared::start(
+    let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a, max_concurrent: 1}\n- {name: b, key: sk-b}\n",
     );
     let gate = PieceGate::new();
@@ -149,7 +149,7 @@ fn a_tenant_has_as_many_running_requests_as_it_may_until_their_replies_end() {
 #[test]
 #[contract("V31")]
 fn a_tenant_above_its_rate_is_told_when_to_try_again_and_no_other_notices() {
-    let shared = Shared::start(
+    let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a, rate_limit_rps: 0.01}\n- {name: b, key: sk-b, rate_limit_rps: 1000}\n",
     );
     assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
@@ -219,7 +219,7 @@ fn is_model_refusal(reply: &RawReply) -> bool {
 #[test]
 #[contract("V34", "S12")]
 fn a_denied_model_is_refused_on_every_route_that_names_one() {
-    let shared = Shared::start(
+    let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a, allowed_models: [other, 'mm*']}\n- {name: b, key: sk-b}\n\
          models: {aliases: {nick: m, mmm: m}}\n",
     );
@@ -258,7 +258,7 @@ fn a_denied_model_is_refused_on_every_route_that_names_one() {
 #[test]
 #[contract("V34", "S12")]
 fn the_name_that_the_client_sends_decides_whatever_the_model_is_called_later() {
-    let shared = Shared::start(
+    let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a, allowed_models: [other, 'mm*']}\n- {name: b, key: sk-b, allowed_models: [m]}\n\
          models: {aliases: {nick: m, mmm: m}}\n",
     );
@@ -301,7 +301,7 @@ fn the_name_that_the_client_sends_decides_whatever_the_model_is_called_later() {
 #[test]
 #[contract("V31", "V33")]
 fn a_key_opens_only_the_routes_of_its_scopes_and_probes_need_none() {
-    let shared = Shared::start(
+    let shared = SharedRouter::start(
         "api_keys:\n- {name: chat, key: sk-chat, scopes: [chat]}\n- {name: lists, key: sk-lists, scopes: [models]}\n- \
          {name: off, key: sk-off, enabled: false}\n- {name: old, key: sk-old, expires_at: '2020-01-01T00:00:00Z'}\n",
     );
@@ -323,7 +323,7 @@ fn a_key_opens_only_the_routes_of_its_scopes_and_probes_need_none() {
 
 #[test]
 fn one_of_several_tenants_overrides_decisions_only_where_that_is_granted() {
-    let shared = Shared::start(
+    let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b, scopes: [chat, route, overrides]}\n",
     );
     for (name, value) in [
@@ -369,7 +369,7 @@ fn one_of_several_tenants_overrides_decisions_only_where_that_is_granted() {
 #[test]
 #[contract("V34", "S12")]
 fn an_adapter_is_a_model_too_wherever_a_body_names_it() {
-    let shared = Shared::start("api_keys: [{name: a, key: sk-a, allowed_models: [m]}]\n");
+    let shared = SharedRouter::start("api_keys: [{name: a, key: sk-a, allowed_models: [m]}]\n");
     for (path, field, value, code) in [
         ("/generate", "lora_path", json!("paid"), "model_not_allowed"),
         (
@@ -401,7 +401,7 @@ fn an_adapter_is_a_model_too_wherever_a_body_names_it() {
 #[test]
 #[contract("S45", "V31")]
 fn a_reservation_is_its_tenants_own_and_takes_one_of_its_places() {
-    let shared = Shared::start(
+    let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a, max_concurrent: 1}\n- {name: b, key: sk-b}\n",
     );
     let body = json!({"model": "m", "prompt": "hi", "request_id": "r1"});
@@ -441,7 +441,7 @@ fn a_reservation_is_its_tenants_own_and_takes_one_of_its_places() {
 #[test]
 #[contract("S45")]
 fn a_stored_response_is_found_and_continued_by_its_own_tenant_only() {
-    let shared = Shared::start("api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n");
+    let shared = SharedRouter::start("api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n");
     let stored = json!({"id": "resp_1", "object": "response", "model": "m", "status": "completed",
         "output": [], "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}});
     shared.engine.once(ScriptedReply::whole(json_reply(
@@ -482,7 +482,7 @@ fn a_stored_response_is_found_and_continued_by_its_own_tenant_only() {
 #[test]
 #[contract("V33", "S6")]
 fn removing_the_last_key_closes_the_api_until_the_next_start() {
-    let shared = Shared::start("api_keys: [{name: a, key: sk-a}]\n");
+    let shared = SharedRouter::start("api_keys: [{name: a, key: sk-a}]\n");
     shared.router.configure("");
     let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
     assert_eq!(reload.status, 200, "{}", reload.text());
@@ -506,7 +506,7 @@ fn removing_the_last_key_closes_the_api_until_the_next_start() {
 
 #[test]
 fn the_list_of_tenants_has_a_limit_and_finds_one_by_name() {
-    let shared = Shared::start("api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n");
+    let shared = SharedRouter::start("api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n");
     let names = |query: &str| {
         let list = RawClient::get(&shared.router.admin(), &format!("/admin/tenants{query}"));
         let list = list.json();
@@ -525,7 +525,7 @@ fn the_list_of_tenants_has_a_limit_and_finds_one_by_name() {
 #[test]
 #[contract("V32")]
 fn a_reload_replaces_keys_and_ends_no_running_request() {
-    let shared = Shared::start(
+    let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-old, max_concurrent: 1}\n- {name: b, key: sk-b}\n",
     );
     let gate = PieceGate::new();
@@ -567,7 +567,7 @@ fn a_reload_replaces_keys_and_ends_no_running_request() {
 }
 
 /// A file with a wrong tenant changes nothing.
-fn refuse_bad_keys(shared: &Shared) {
+fn refuse_bad_keys(shared: &SharedRouter) {
     shared
         .router
         .configure("api_keys: [{name: a}, {name: a, key: sk-x}]\n");
@@ -590,7 +590,7 @@ fn keys_of_a_file_are_accepted_and_a_changed_file_is_read_again() {
     let path = folder.path().join("keys.jsonl");
     let file = path.to_str().expect("its name is text");
     let first = keys(&["new", "--file", file, "--name", "a", "--model", "m"]);
-    let shared = Shared::start(&format!(
+    let shared = SharedRouter::start(&format!(
         "tenants:\n  keys_file: {file}\n  api_keys: [{{name: b, key: sk-b}}]\n"
     ));
     assert_eq!(shared.post(&first, CHAT, &chat("m")).status, 200);
