@@ -52,7 +52,7 @@ fn report(tenant: &Tenant, queued: u64) -> TenantReport {
         in_flight: counts.in_flight,
         queued,
         requests: counts.requests,
-        limited: counts.rate_limited + counts.concurrency_limited,
+        limited: counts.limited(),
         prompt_tokens: counts.prompt_tokens,
         completion_tokens: counts.completion_tokens,
         errors: counts.errors,

@@ -53,10 +53,6 @@ pub(super) const VLLM_ROUTER: Reasons = &[
         "the key of clients is in no file: --api-key or WARMROUTE_API_KEY",
     ),
     (
-        &["api_key_validation_urls"],
-        "the key of clients is compared here, not by a service: --api-key",
-    ),
-    (
         &["admin_api_key"],
         "the key of operators is in a file of its own: admin.token_file",
     ),

@@ -78,6 +78,7 @@ fn check_sections(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     cache::check_empty_lists(root.key("model_aggregation"), problems);
     hooks::check(root.key("pre_routing_hooks"), problems);
     tenants::check(root.key("tenants").key("api_keys"), problems);
+    tenants::check_services(root.key("tenants").key("key_validation"), problems);
     replicas::check(root.key("replicas"), problems);
 }
 

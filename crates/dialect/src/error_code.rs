@@ -84,6 +84,8 @@ pub enum ErrorCode {
     QueueTimeout,
     /// An operator's hook did not answer, and the request needs its answer.
     HookFailed,
+    /// No service could say whether the key is valid.
+    KeyValidationFailed,
     /// The router sheds load.
     Overloaded,
     /// The router is shutting down.
@@ -102,7 +104,7 @@ const INVALID: &str = "invalid_request_error";
 
 impl ErrorCode {
     /// All codes, in the order of the documentation.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::InvalidJson,
         Self::InvalidRequest,
         Self::DuplicateKey,
@@ -142,6 +144,7 @@ impl ErrorCode {
         Self::QueueFull,
         Self::QueueTimeout,
         Self::HookFailed,
+        Self::KeyValidationFailed,
         Self::Overloaded,
         Self::Draining,
         Self::FirstByteTimeout,
@@ -281,6 +284,12 @@ impl ErrorCode {
             Self::QueueFull => ("queue_full", 503, "overloaded_error", "overloaded_error"),
             Self::QueueTimeout => ("queue_timeout", 503, "overloaded_error", "overloaded_error"),
             Self::HookFailed => ("hook_failed", 503, "overloaded_error", "overloaded_error"),
+            Self::KeyValidationFailed => (
+                "key_validation_failed",
+                503,
+                "overloaded_error",
+                "overloaded_error",
+            ),
             Self::Overloaded => ("overloaded", 503, "overloaded_error", "overloaded_error"),
             Self::Draining => ("draining", 503, "overloaded_error", "overloaded_error"),
             Self::FirstByteTimeout => ("first_byte_timeout", 504, "upstream_error", "api_error"),

@@ -50,6 +50,11 @@ impl Dialect {
     pub fn model_is_optional(self) -> bool {
         matches!(self, Self::TokenIds | Self::SglangGenerate)
     }
+
+    /// Returns whether the reply is generated tokens.
+    pub fn has_output(self) -> bool {
+        !matches!(self, Self::Embeddings | Self::Rerank | Self::Score)
+    }
 }
 
 /// The fields of a request that routing reads.

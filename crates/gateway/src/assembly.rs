@@ -29,6 +29,7 @@ use crate::{
     embedder::Embedder,
     gateway::Edge,
     ids::IdGenerator,
+    key_validation::KeyValidator,
     lifecycle::Lifecycle,
     load_telemetry::LoadCollector,
     memory::MemoryPressure,
@@ -152,7 +153,7 @@ impl Gateway {
         };
         let tokenization = Arc::new(shared.tokenization(tokens, registry));
         let affinity = shared.affinity(lmcache, &counters, registry);
-        let admission = shared.admission(tenants, process);
+        let admission = shared.admission(tenants, process, registry);
         let server = Arc::clone(&admission.server);
         Self {
             edge: shared.edge(admission, registry),
@@ -260,11 +261,18 @@ impl<'a> SharedParts<'a> {
         TokenizationStage::new(scheme, budget, self.clock, engine, registry)
     }
 
-    fn admission(&self, tenants: Arc<Tenants>, process: ProcessLimits) -> Admission {
+    fn admission(
+        &self,
+        tenants: Arc<Tenants>,
+        process: ProcessLimits,
+        registry: &mut Registry,
+    ) -> Admission {
+        let services = &self.settings.tenants.key_validation;
         Admission {
             server: Arc::new(self.settings.server.clone()),
             process,
             tenants,
+            key_validator: KeyValidator::new(services, self.clock, registry),
             bodies: BodyBudget::new(self.metrics.requests.buffered_body_bytes.clone()),
             memory: Arc::clone(&self.memory),
             clock: self.clock,

@@ -1,11 +1,13 @@
 //! The key of a client, and the place of its request among those of its tenant.
 
+use std::sync::Arc;
+
 use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use kv_blocks::Moment;
-use tenants::{KeyTable, KeyVerdict, Scope, TenantPermit};
+use tenants::{KeyTable, KeyVerdict, KnownKey, Scope, Tenant, TenantPermit};
 
-use crate::errors;
+use crate::{errors, key_validation};
 
 /// Headers that hold a key as it is, beside `Authorization: Bearer KEY`.
 const KEY_HEADERS: [&str; 2] = ["x-api-key", "x-router-key"];
@@ -79,15 +81,21 @@ pub(crate) fn admit(
         PresentedKey::Nothing | PresentedKey::Unclear => None,
         PresentedKey::Key(key) => Some(key),
     };
+    let enter = |tenant: &Arc<Tenant>| {
+        let admitted = if access.releases {
+            tenant.admit_release(access.scope)
+        } else {
+            tenant.admit(access.scope, at.received)
+        };
+        admitted.map_err(|refusal| errors::refused_by_tenant(&refusal))
+    };
     match table.verdict(key, at.unix_s) {
-        KeyVerdict::Tenant(tenant) => {
-            let admitted = if access.releases {
-                tenant.admit_release(access.scope)
-            } else {
-                tenant.admit(access.scope, at.received)
-            };
-            admitted.map_err(|refusal| errors::refused_by_tenant(&refusal))
-        }
+        KeyVerdict::Tenant(tenant) => enter(tenant),
+        KeyVerdict::Validated(keys, digest) => match keys.find(digest, at.received) {
+            KnownKey::Accepted { tenant, .. } => enter(&tenant),
+            KnownKey::Refused => Err(invalid("is not valid here")),
+            KnownKey::Unknown => Err(key_validation::unavailable()),
+        },
         KeyVerdict::Missing => Err(ApiError::new(
             ErrorCode::MissingApiKey,
             "no API key: send it as `Authorization: Bearer KEY`",

@@ -94,6 +94,15 @@ pub(crate) fn refused_by_tenant(refusal: &Refusal) -> ApiError {
                 .with_retry_after(1)
                 .with_rate_limit(most)
         }
+        Refusal::TokensLimited(refused) => {
+            let (kind, most) = (refused.kind.as_str(), refused.per_minute);
+            let message = format!(
+                "the {kind} tokens of this request exceed what is left of {most} per minute with this API key: try again after the time in Retry-After"
+            );
+            ApiError::new(ErrorCode::TokenLimited, message)
+                .with_retry_after(whole_seconds(refused.wait))
+                .with_rate_limit(most)
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod health;
 mod housekeeping;
 mod ids;
 mod indexed_family;
+mod key_validation;
 mod lease;
 mod lifecycle;
 mod listener;

@@ -22,7 +22,7 @@ pub(crate) struct TenantCollector {
 type PlainCounter = (&'static str, &'static str, fn(&TenantCounts) -> u64);
 /// A counter with another label: its name, its help text, the label, and its values.
 type LabelledCounter = (&'static str, &'static str, &'static str, Values);
-type Values = fn(&TenantCounts) -> [(&'static str, u64); 2];
+type Values = fn(&TenantCounts) -> Vec<(&'static str, u64)>;
 
 const PLAIN: [PlainCounter; 5] = [
     (
@@ -48,7 +48,7 @@ const PLAIN: [PlainCounter; 5] = [
     (
         "vllm_router_tenant_rate_limited",
         "Requests above a limit of their tenant",
-        |counts| counts.rate_limited + counts.concurrency_limited,
+        TenantCounts::limited,
     ),
 ];
 
@@ -58,9 +58,10 @@ const LABELLED: [LabelledCounter; 3] = [
         "Requests above a limit of their tenant",
         "limit",
         |counts| {
-            [
+            vec![
                 ("rate", counts.rate_limited),
                 ("concurrency", counts.concurrency_limited),
+                ("tokens", counts.token_limited),
             ]
         },
     ),
@@ -78,8 +79,8 @@ const LABELLED: [LabelledCounter; 3] = [
     ),
 ];
 
-fn token_counts(counts: &TenantCounts) -> [(&'static str, u64); 2] {
-    [
+fn token_counts(counts: &TenantCounts) -> Vec<(&'static str, u64)> {
+    vec![
         ("prompt", counts.prompt_tokens),
         ("completion", counts.completion_tokens),
     ]
@@ -126,7 +127,12 @@ impl Collector for TenantCollector {
             let in_flight = i64::try_from(counts.in_flight).unwrap_or(i64::MAX);
             ConstGauge::new(in_flight).encode(series)?;
         }
-        Ok(())
+        let (name, help) = (
+            "warmroute_tenant_limit_routers",
+            "Routers that share the limits of tenants, as this one counts them",
+        );
+        let series = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::from(self.tenants.routers().get())).encode(series)
     }
 }
 
@@ -169,6 +175,8 @@ mod tests {
             "warmroute_tenant_requests_total{tenant=\"default\"} 1",
             "warmroute_tenant_errors_total{tenant=\"default\"} 1",
             "warmroute_tenant_limited_total{tenant=\"default\",limit=\"rate\"} 0",
+            "warmroute_tenant_limited_total{tenant=\"default\",limit=\"tokens\"} 0",
+            "warmroute_tenant_limit_routers 1",
             "warmroute_tenant_tokens_total{tenant=\"default\",kind=\"prompt\"} 7",
             "warmroute_tenant_in_flight{tenant=\"default\"} 1",
             "vllm_router_tenant_requests_total{tenant=\"default\"} 1",

@@ -121,6 +121,18 @@ impl WorkerUrl {
         self.address.clone()
     }
 
+    /// Returns the URL without its base path, and that path, `/` at least: for a service that is one
+    /// URL and not what lies below it.
+    #[must_use]
+    pub fn into_origin(self) -> (Self, String) {
+        let path = match &*self.base {
+            "" => "/".to_owned(),
+            base => base.to_owned(),
+        };
+        let base = String::new();
+        (Self { base, ..self }, path)
+    }
+
     /// Sets the trust roots for an encrypted URL; without, the machine's own apply.
     #[must_use]
     pub fn with_trust(self, trust: TrustRoots) -> Self {

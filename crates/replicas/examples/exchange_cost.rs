@@ -111,6 +111,8 @@ impl LoadSink for Nowhere {
 
     fn note(&self, _: SharedNote) {}
 
+    fn routers(&self, _: u32) {}
+
     fn copy_index(&self) -> std::io::Result<Vec<u8>> {
         Ok(Vec::new())
     }

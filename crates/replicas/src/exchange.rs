@@ -132,9 +132,14 @@ impl Exchange {
 
     fn check(&mut self) {
         let now = self.now();
-        let actions = self.core.peers.lock().tick(now);
+        let is_connected = self.transport.is_connected();
+        let (actions, serving) = {
+            let mut peers = self.core.peers.lock();
+            (peers.tick(now), peers.serving(now, is_connected))
+        };
         self.carry_out(now, actions);
-        let connected = i64::from(self.transport.is_connected());
+        self.core.sink.routers(serving);
+        let connected = i64::from(is_connected);
         self.core.telemetry.connected.set(connected);
     }
 

@@ -57,6 +57,8 @@ pub trait LoadSink: fmt::Debug + Send + Sync {
     fn released(&self, released: Vec<ReleasedRequest>);
     /// Delivers a note of a peer.
     fn note(&self, note: SharedNote);
+    /// Delivers the number of routers that share the limits of tenants, this one included.
+    fn routers(&self, routers: u32);
     /// Returns what this replica has to do with the shared log of events, if there is one.
     fn shared_events(&self) -> SharedEvents {
         SharedEvents::default()

@@ -10,8 +10,15 @@ use parking_lot::Mutex;
 
 /// The flights of all keys. Requests for one key at one time share a `T`, such as a lock, or a cell
 /// for the result of one of them; a cancelled request leaves, and the others go on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Singleflight<K, T>(Mutex<HashMap<K, Weak<T>>>);
+
+/// No flight, whatever the keys are.
+impl<K, T> Default for Singleflight<K, T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
 impl<K: Eq + Hash, T: Default> Singleflight<K, T> {
     /// Joins the flight of `key`, or begins one; it ends when its last member drops the value.

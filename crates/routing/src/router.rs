@@ -183,6 +183,19 @@ impl Router {
         state.share(|| LoadChange::ReplyLength(output_tokens));
     }
 
+    /// Returns the expected length of a reply with this limit, in tokens.
+    pub fn expected_reply_length(&self, max_tokens: Option<u32>) -> u32 {
+        let expected = self.state.lock().output.expected(max_tokens);
+        // From 1 to 1,024.
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is small"
+        )]
+        let whole = expected.ceil() as u32;
+        whole
+    }
+
     /// Returns queued requests that may start now; also frees what has expired in the index. Call
     /// it about once a second.
     pub fn tick(&self, now: Moment) -> Vec<ReleasedRequest> {

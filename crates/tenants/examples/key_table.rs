@@ -1,17 +1,23 @@
-//! Time and memory of a table of many keys: `cargo run --release -p tenants --example key_table`.
+//! Time and memory of a table of many keys, and what a request costs at 1,000 tenants with every limit:
+//! `cargo run --release -p tenants --example key_table`.
 #![expect(
     clippy::print_stdout,
     clippy::disallowed_methods,
     reason = "it measures and prints figures"
 )]
 
-use std::{fs, time::Instant};
+use std::{fs, num::NonZeroU32, time::Instant};
 
+use kv_blocks::Moment;
 use settings::Secret;
-use tenants::{KeyDigest, KeyVerdict, Scope, TenantEntry, TenantSecrets, Tenants, TenantsSection};
+use tenants::{
+    KeyDigest, KeyVerdict, Scope, TenantEntry, TenantSecrets, Tenants, TenantsSection, TokenAmounts,
+};
 
 const KEYS: usize = 100_000;
 const LOOKUPS: usize = 1_000_000;
+/// Tenants of the requests.
+const TENANTS: usize = 1_000;
 
 fn entry(number: usize) -> TenantEntry {
     TenantEntry {
@@ -20,8 +26,10 @@ fn entry(number: usize) -> TenantEntry {
         key_sha256: None,
         scopes: vec![Scope::Chat, Scope::Embeddings, Scope::Models],
         allowed_models: vec!["llama-*".to_owned(), format!("model-{number}")],
-        rate_limit_rps: Some(10.0),
-        max_concurrent: std::num::NonZeroU32::new(16),
+        rate_limit_rps: Some(1e6),
+        max_concurrent: NonZeroU32::new(16),
+        prompt_tokens_per_minute: NonZeroU32::new(u32::MAX),
+        output_tokens_per_minute: NonZeroU32::new(u32::MAX),
         weight: 1.0,
         priority: 0.0,
         expires_at: Some("2030-01-01T00:00:00Z".to_owned()),
@@ -69,4 +77,36 @@ fn main() {
     }
     let each = started.elapsed().as_nanos() / LOOKUPS as u128;
     println!("the digest alone: {each} ns");
+    requests();
+}
+
+/// Measures what a request takes from its key to its end.
+fn requests() {
+    let section = TenantsSection {
+        api_keys: (0..TENANTS).map(entry).collect(),
+        ..TenantsSection::default()
+    };
+    let tenants = Tenants::new(&section, TenantSecrets::default());
+    let keys: Vec<String> = (0..TENANTS).map(key).collect();
+    let (amounts, used) = (tokens(1000, 200), tokens(1000, 150));
+    let (started, mut passed) = (Instant::now(), 0_usize);
+    for number in 0..LOOKUPS {
+        let now = Moment::at(started.elapsed());
+        let (table, key) = (tenants.table(), keys[number * 7 % TENANTS].as_bytes());
+        let KeyVerdict::Tenant(tenant) = table.verdict(Some(key), 0) else {
+            continue;
+        };
+        let Ok(mut permit) = tenant.admit(Scope::Chat, now) else {
+            continue;
+        };
+        passed += usize::from(permit.reserve_tokens(amounts, now).is_ok());
+        permit.count_tokens(used.prompt, used.output);
+        permit.settle_tokens(used, now);
+    }
+    let each = started.elapsed().as_nanos() / LOOKUPS as u128;
+    println!("{passed} requests of {TENANTS} tenants: {each} ns each, from the key to the end");
+}
+
+fn tokens(prompt: u32, output: u32) -> TokenAmounts {
+    TokenAmounts { prompt, output }
 }

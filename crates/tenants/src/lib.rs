@@ -9,23 +9,27 @@
 
 mod bucket;
 mod digest;
+mod limits;
 mod models;
 mod salt;
 mod section;
 mod state;
 mod table;
 mod tenant;
+mod validated;
 
 pub use digest::{KeyDigest, WrongDigest};
+pub use limits::{RouterCount, TokenAmounts, TokenKind, TokensRefused};
 pub use models::{AllowedModels, WrongPattern};
 pub use salt::SaltSecret;
 pub use section::{
-    HeaderExposure, Isolation, ListedKeys, Scope, TenantDefaults, TenantEntry, TenantsSection,
-    expiry,
+    HeaderExposure, Isolation, KeyValidation, ListedKeys, Scope, TenantDefaults, TenantEntry,
+    TenantsSection, expiry,
 };
 pub use state::{TenantCounts, TenantPlace};
 pub use table::{KeyTable, KeyVerdict, TenantSecrets, Tenants};
 pub use tenant::{QueueShare, Refusal, Tenant, TenantPermit};
+pub use validated::{KnownKey, ValidatedKeys};
 
 /// The tenant of the key that is not in the configuration, and of requests that need no key.
 pub const DEFAULT_TENANT: &str = "default";

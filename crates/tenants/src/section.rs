@@ -1,6 +1,6 @@
 //! Section `tenants`.
 
-use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use settings::{Range, Secret, Section as _, ValueKind};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -13,6 +13,11 @@ const RATE: ValueKind = ValueKind::Float(Range {
     max: 1e6,
     open: true,
 });
+
+/// Times to live.
+const TTL: ValueKind = ValueKind::Duration {
+    least: Duration::from_secs(1),
+};
 
 /// Weights.
 const WEIGHT: ValueKind = ValueKind::Float(Range {
@@ -45,6 +50,11 @@ settings::section! {
         /// File with further entries of `api_keys`, one in JSON on each line, as `warmroute keys`
         /// writes it.
         keys_file: Option<PathBuf> = "~", live;
+        /// Services that say whether a client's key is valid, where no keys are configured here.
+        key_validation: Vec<KeyValidation> = "[]", restart;
+        /// Time for which a key that a service accepted passes; after half of it the service is asked
+        /// again meanwhile.
+        key_validation_ttl: Duration = "60s" in TTL, restart;
         /// Tenants, each with its key (top-level alias `api_keys`). Empty: the key of `--api-key` is
         /// required, if there is one. Otherwise only these keys are accepted.
         api_keys: Vec<TenantEntry> = "[]", live;
@@ -90,6 +100,18 @@ settings::section! {
 }
 
 settings::section! {
+    /// A service that validates keys: a GET with the key as `Authorization: Bearer`, whose status says
+    /// whether it is valid (200) or not (401, 403).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub optional struct KeyValidation {
+        /// URL of the service, with its path. Required.
+        url: String = "~" in ValueKind::WorkerUrl, restart;
+        /// Time limit of one question.
+        timeout: Duration = "1s", restart;
+    }
+}
+
+settings::section! {
     /// A tenant.
     #[derive(Clone, Debug, PartialEq)]
     pub optional struct TenantEntry {
@@ -108,6 +130,12 @@ settings::section! {
         rate_limit_rps: Option<f64> = "~" in RATE, live;
         /// Maximum number of requests that run at the same time; beyond it: 429. Unset: no limit.
         max_concurrent: Option<NonZeroU32> = "~", live;
+        /// Tokens of its prompts per minute, of which one minute's worth may arrive at once; beyond
+        /// it: 429. Unset: no limit.
+        prompt_tokens_per_minute: Option<NonZeroU32> = "~", live;
+        /// Tokens of its replies per minute, of which one minute's worth may arrive at once; beyond
+        /// it: 429. Unset: no limit.
+        output_tokens_per_minute: Option<NonZeroU32> = "~", live;
         /// Its share of the workers while other tenants wait for them too, compared with their weights.
         weight: f64 = "1" in WEIGHT, live;
         /// Priority of its requests, a whole number: those of a higher one go first while they wait.
@@ -155,6 +183,8 @@ impl TenantEntry {
             allowed_models: Vec::new(),
             rate_limit_rps: None,
             max_concurrent: None,
+            prompt_tokens_per_minute: None,
+            output_tokens_per_minute: None,
             weight: 1.0,
             priority: 0.0,
             expires_at: None,

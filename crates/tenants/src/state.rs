@@ -1,24 +1,33 @@
 //! What runs for a tenant, and what has run.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use kv_blocks::Moment;
 use parking_lot::Mutex;
 
-use crate::{Refusal, bucket::TokenBucket};
+use crate::{
+    Refusal, TokenAmounts,
+    bucket::{Rate, TokenBucket},
+    limits::{TenantLimits, TokenBudgets},
+};
 
 /// The running state of a tenant. It outlives a reload.
 #[derive(Debug, Default)]
 pub(crate) struct TenantState {
-    bucket: Mutex<TokenBucket>,
+    requests_left: Mutex<TokenBucket>,
+    tokens_left: Mutex<TokenBudgets>,
     in_flight: AtomicU32,
     requests: AtomicU64,
     errors: AtomicU64,
     rate_limited: AtomicU64,
     concurrency_limited: AtomicU64,
+    token_limited: AtomicU64,
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
 }
@@ -46,10 +55,19 @@ pub struct TenantCounts {
     pub rate_limited: u64,
     /// Requests above its number of concurrent ones.
     pub concurrency_limited: u64,
+    /// Requests above its tokens per minute.
+    pub token_limited: u64,
     /// Prompt tokens that workers reported.
     pub prompt_tokens: u64,
     /// Tokens of replies that workers reported.
     pub completion_tokens: u64,
+}
+
+impl TenantCounts {
+    /// Returns the requests above any limit.
+    pub fn limited(&self) -> u64 {
+        self.rate_limited + self.concurrency_limited + self.token_limited
+    }
 }
 
 impl TenantState {
@@ -57,27 +75,53 @@ impl TenantState {
     /// takes none.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        per_second: Option<f64>,
-        most: Option<u32>,
+        limits: &TenantLimits,
         now: Moment,
     ) -> Result<TenantPlace, Refusal> {
-        let most = most.unwrap_or(u32::MAX);
+        let most = limits.concurrent.map_or(u32::MAX, NonZeroU32::get);
         let next = |running: u32| (running < most).then(|| running + 1);
         if self.in_flight.fetch_update(Relaxed, Relaxed, next).is_err() {
             self.concurrency_limited.fetch_add(1, Relaxed);
             return Err(Refusal::ConcurrencyLimited { most });
         }
         let place = TenantPlace(Arc::clone(self));
-        let Some(per_second) = per_second else {
+        let Some(per_second) = limits.per_second else {
             return Ok(place);
         };
-        match self.bucket.lock().take(per_second, now) {
+        let rate = Rate::per_second(per_second);
+        match self.requests_left.lock().take(1.0, rate, now) {
             Ok(()) => Ok(place),
             Err(wait) => {
                 self.rate_limited.fetch_add(1, Relaxed);
                 Err(Refusal::RateLimited { per_second, wait })
             }
         }
+    }
+
+    /// Takes the tokens of a request, or says why they do not pass.
+    pub(crate) fn reserve_tokens(
+        &self,
+        amounts: TokenAmounts,
+        limits: &TenantLimits,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let reserved = self.tokens_left.lock().reserve(amounts, limits, now);
+        reserved.map_err(|refused| {
+            self.token_limited.fetch_add(1, Relaxed);
+            Refusal::TokensLimited(refused)
+        })
+    }
+
+    /// Replaces the tokens that a request reserved by those that it used.
+    pub(crate) fn settle_tokens(
+        &self,
+        reserved: TokenAmounts,
+        used: TokenAmounts,
+        limits: &TenantLimits,
+        now: Moment,
+    ) {
+        let mut left = self.tokens_left.lock();
+        left.settle(reserved, used, limits, now);
     }
 
     /// Takes a place whatever the limit is, for what stays of a request that has a place.
@@ -111,6 +155,7 @@ impl TenantState {
             errors: self.errors.load(Relaxed),
             rate_limited: self.rate_limited.load(Relaxed),
             concurrency_limited: self.concurrency_limited.load(Relaxed),
+            token_limited: self.token_limited.load(Relaxed),
             prompt_tokens: self.prompt_tokens.load(Relaxed),
             completion_tokens: self.completion_tokens.load(Relaxed),
         }
@@ -125,6 +170,7 @@ impl std::iter::Sum for TenantCounts {
             errors: one.errors + other.errors,
             rate_limited: one.rate_limited + other.rate_limited,
             concurrency_limited: one.concurrency_limited + other.concurrency_limited,
+            token_limited: one.token_limited + other.token_limited,
             prompt_tokens: one.prompt_tokens + other.prompt_tokens,
             completion_tokens: one.completion_tokens + other.completion_tokens,
         })

@@ -10,8 +10,8 @@ use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
 use crate::{
-    DEFAULT_TENANT, HeaderExposure, Isolation, KeyDigest, SaltSecret, Tenant, TenantEntry,
-    TenantsSection, state::TenantState, tenant::TenantContext,
+    DEFAULT_TENANT, KeyDigest, RouterCount, SaltSecret, Tenant, TenantEntry, TenantsSection,
+    ValidatedKeys, state::TenantState, tenant::TenantContext,
 };
 
 /// Most tenants that are no longer configured whose state is kept, beside those with running
@@ -29,6 +29,8 @@ pub struct KeyTable {
     open: Option<Arc<Tenant>>,
     /// An unkeyed hash suffices: a client cannot add entries.
     by_digest: HashMap<KeyDigest, Arc<Tenant>, FixedState>,
+    /// Set where services decide which keys are valid.
+    validated: Option<Arc<ValidatedKeys>>,
 }
 
 /// What is known of the caller of a request.
@@ -44,6 +46,8 @@ pub enum KeyVerdict<'a> {
     Disabled,
     /// The key was valid until a time that has passed.
     Expired,
+    /// A service decides; what it said of this key.
+    Validated(&'a ValidatedKeys, KeyDigest),
 }
 
 impl KeyTable {
@@ -52,10 +56,14 @@ impl KeyTable {
         let tenant = match (&self.open, key) {
             (Some(tenant), _) => tenant,
             (None, None) => return KeyVerdict::Missing,
-            (None, Some(key)) => match self.by_digest.get(&KeyDigest::of(key)) {
-                Some(tenant) => tenant,
-                None => return KeyVerdict::Unknown,
-            },
+            (None, Some(key)) => {
+                let digest = KeyDigest::of(key);
+                match (self.by_digest.get(&digest), &self.validated) {
+                    (Some(tenant), _) => tenant,
+                    (None, Some(keys)) => return KeyVerdict::Validated(keys, digest),
+                    (None, None) => return KeyVerdict::Unknown,
+                }
+            }
         };
         if !tenant.is_enabled() {
             KeyVerdict::Disabled
@@ -71,10 +79,18 @@ impl KeyTable {
         self.open.is_none()
     }
 
+    /// Returns the keys that services decide about, where they do.
+    pub fn validated(&self) -> Option<&Arc<ValidatedKeys>> {
+        self.validated.as_ref()
+    }
+
     /// Returns all tenants, by name; of one with several keys, the one whose key is accepted.
     pub fn tenants(&self) -> Vec<Arc<Tenant>> {
         let all = self.open.iter().chain(self.by_digest.values());
         let mut all: Vec<_> = all.map(Arc::clone).collect();
+        if let Some(keys) = &self.validated {
+            all.extend(keys.tenants());
+        }
         all.sort_unstable_by_key(|tenant| (Arc::clone(tenant.name()), !tenant.is_enabled()));
         all.dedup_by(|one, other| one.name() == other.name());
         all
@@ -82,7 +98,12 @@ impl KeyTable {
 
     /// Builds the table of a configuration. Tenants keep the state that `states` has for their
     /// names; `states` gets those of new ones.
-    fn of(section: &TenantsSection, secrets: &TenantSecrets, states: &mut States) -> Self {
+    fn of(section: &TenantsSection, kept: &KeptParts, states: &mut States) -> Self {
+        let KeptParts {
+            secrets,
+            routers,
+            validated,
+        } = kept;
         let mut state = |name: &str| match states.get(name) {
             Some(state) => Arc::clone(state),
             None => Arc::clone(states.entry(name.into()).or_default()),
@@ -91,27 +112,18 @@ impl KeyTable {
         let mut table = Self {
             open: None,
             by_digest: HashMap::with_hasher(FixedState::default()),
+            validated: None,
         };
-        // The first that is configured decides: tenants, one key, or none.
+        // The first that is configured decides: tenants, one key, a service, or none.
         match (section.lists_keys(), secrets.key) {
+            (false, None) if validated.is_some() => table.validated.clone_from(validated),
             (false, None) => table.open = Some(default()),
             (false, Some(digest)) => drop(table.by_digest.insert(digest, default())),
             (true, _) => {
                 let entries = section.entries();
                 let names: HashSet<&str> = entries.clone().map(|entry| &*entry.name).collect();
                 let is_alone = names.len() <= 1;
-                let is_salted = !is_alone && section.isolation == Isolation::Salted;
-                let context = TenantContext {
-                    is_alone,
-                    may_override: section.defaults.overrides,
-                    sees_decisions: match section.expose_headers {
-                        HeaderExposure::Auto => is_alone,
-                        HeaderExposure::Always => true,
-                        HeaderExposure::Never => false,
-                    },
-                    secret: is_salted.then_some(&secrets.salt),
-                    queued: section.defaults.queued,
-                };
+                let context = TenantContext::of(section, is_alone, &secrets.salt, routers);
                 table.by_digest.reserve(entries.len());
                 for entry in entries {
                     let tenant = Tenant::of(entry, context, state(&entry.name));
@@ -159,11 +171,19 @@ impl TenantSecrets {
     }
 }
 
+/// What stays the same when the configuration changes.
+#[derive(Debug)]
+struct KeptParts {
+    secrets: TenantSecrets,
+    routers: RouterCount,
+    validated: Option<Arc<ValidatedKeys>>,
+}
+
 /// The table in force.
 #[derive(Debug)]
 pub struct Tenants {
     table: ArcSwap<KeyTable>,
-    secrets: TenantSecrets,
+    kept: KeptParts,
     /// Of the tenants in force, and of at most [`MOST_REMOVED`] others and those with running
     /// requests. Locked during a change.
     states: Mutex<States>,
@@ -172,10 +192,20 @@ pub struct Tenants {
 impl Tenants {
     /// Creates the table of a configuration.
     pub fn new(section: &TenantsSection, secrets: TenantSecrets) -> Self {
-        let mut states = States::default();
-        Self {
-            table: ArcSwap::from_pointee(KeyTable::of(section, &secrets, &mut states)),
+        let (mut states, routers) = (States::default(), RouterCount::default());
+        let validated = (!section.key_validation.is_empty()).then(|| {
+            let secret = secrets.salt.clone();
+            Arc::new(ValidatedKeys::new(section, secret, routers.clone()))
+        });
+        let kept = KeptParts {
             secrets,
+            routers,
+            validated,
+        };
+        let table = KeyTable::of(section, &kept, &mut states);
+        Self {
+            table: ArcSwap::from_pointee(table),
+            kept,
             states: Mutex::new(states),
         }
     }
@@ -186,7 +216,7 @@ impl Tenants {
     pub fn reconfigure(&self, section: &TenantsSection) -> bool {
         let states = &mut *self.states.lock();
         let required = self.table.load().requires_key();
-        let mut next = KeyTable::of(section, &self.secrets, states);
+        let mut next = KeyTable::of(section, &self.kept, states);
         if required {
             next.open = None;
         }
@@ -196,9 +226,14 @@ impl Tenants {
             states.retain(|name, state| names.contains(&**name) || state.is_running());
         }
         drop(names);
-        let closed = next.open.is_none() && next.by_digest.is_empty();
+        let closed = next.open.is_none() && next.by_digest.is_empty() && next.validated.is_none();
         self.table.store(Arc::new(next));
         closed
+    }
+
+    /// Returns the number of routers that share the limits, to be set.
+    pub fn routers(&self) -> &RouterCount {
+        &self.kept.routers
     }
 
     /// Returns the table in force.

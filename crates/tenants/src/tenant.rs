@@ -5,8 +5,9 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use kv_blocks::Moment;
 
 use crate::{
-    AllowedModels, SaltSecret, Scope, TenantCounts, TenantEntry, TenantPlace, salt::TenantSalt,
-    section::expiry, state::TenantState,
+    AllowedModels, HeaderExposure, Isolation, RouterCount, SaltSecret, Scope, TenantCounts,
+    TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused, limits::TenantLimits,
+    salt::TenantSalt, section::expiry, state::TenantState,
 };
 
 /// The rules of a tenant, and its running state.
@@ -15,8 +16,9 @@ pub struct Tenant {
     name: Arc<str>,
     scopes: ScopeSet,
     models: AllowedModels,
-    per_second: Option<f64>,
-    max_concurrent: Option<NonZeroU32>,
+    limits: TenantLimits,
+    /// How many routers share the limits.
+    routers: RouterCount,
     queue: QueueShare,
     /// Seconds since 1970.
     expires_at: Option<i64>,
@@ -45,6 +47,32 @@ pub(crate) struct TenantContext<'a> {
     pub(crate) secret: Option<&'a SaltSecret>,
     /// Most of its requests that wait for a worker.
     pub(crate) queued: NonZeroU32,
+    /// How many routers share the limits.
+    pub(crate) routers: &'a RouterCount,
+}
+
+impl<'a> TenantContext<'a> {
+    /// Returns what the section gives a tenant, which is alone or has others beside it.
+    pub(crate) fn of(
+        section: &TenantsSection,
+        is_alone: bool,
+        secret: &'a SaltSecret,
+        routers: &'a RouterCount,
+    ) -> Self {
+        let is_salted = !is_alone && section.isolation == Isolation::Salted;
+        Self {
+            is_alone,
+            may_override: section.defaults.overrides,
+            sees_decisions: match section.expose_headers {
+                HeaderExposure::Auto => is_alone,
+                HeaderExposure::Always => true,
+                HeaderExposure::Never => false,
+            },
+            secret: is_salted.then_some(secret),
+            queued: section.defaults.queued,
+            routers,
+        }
+    }
 }
 
 /// What a tenant gets while its requests wait for a worker.
@@ -75,6 +103,8 @@ pub enum Refusal {
         /// The limit.
         most: u32,
     },
+    /// Too many tokens per minute.
+    TokensLimited(TokensRefused),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +144,8 @@ impl Tenant {
             // Both are checked with the configuration; what cannot be read allows nothing.
             models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
             expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
-            per_second: entry.rate_limit_rps,
-            max_concurrent: entry.max_concurrent,
+            limits: TenantLimits::of(entry),
+            routers: context.routers.clone(),
             queue: QueueShare {
                 weight: entry.weight,
                 // Checked with the configuration: a whole number from -100 to 100.
@@ -140,8 +170,8 @@ impl Tenant {
             name: name.into(),
             scopes: ScopeSet::ALL,
             models: AllowedModels::default(),
-            per_second: None,
-            max_concurrent: None,
+            limits: TenantLimits::default(),
+            routers: RouterCount::default(),
             queue: QueueShare {
                 weight: 1.0,
                 priority: 0,
@@ -227,8 +257,7 @@ impl Tenant {
     /// The refusal, which is counted.
     pub fn admit(self: &Arc<Self>, scope: Scope, now: Moment) -> Result<TenantPermit, Refusal> {
         self.count_and_check(scope)?;
-        let most = self.max_concurrent.map(NonZeroU32::get);
-        let place = self.state.enter(self.per_second, most, now)?;
+        let place = self.state.enter(&self.own_limits(), now)?;
         Ok(self.permit(place))
     }
 
@@ -254,7 +283,21 @@ impl Tenant {
     fn permit(self: &Arc<Self>, place: TenantPlace) -> TenantPermit {
         TenantPermit {
             tenant: Arc::clone(self),
+            reserved: TokenAmounts::default(),
             _place: place,
+        }
+    }
+
+    /// Returns whether its tokens per minute are limited.
+    pub fn limits_tokens(&self) -> bool {
+        self.limits.has_tokens()
+    }
+
+    /// Returns this router's share of the limits.
+    fn own_limits(&self) -> TenantLimits {
+        match self.routers.get() {
+            1 => self.limits,
+            routers => self.limits.share_of(routers),
         }
     }
 
@@ -269,6 +312,8 @@ impl Tenant {
 #[derive(Debug)]
 pub struct TenantPermit {
     tenant: Arc<Tenant>,
+    /// Tokens that count as used until the end.
+    reserved: TokenAmounts,
     _place: TenantPlace,
 }
 
@@ -281,6 +326,35 @@ impl TenantPermit {
     /// Counts that the request ended in an error.
     pub fn count_error(&self) {
         self.tenant.state.count_error();
+    }
+
+    /// Returns the tokens that are reserved for the request.
+    pub fn reserved(&self) -> TokenAmounts {
+        self.reserved
+    }
+
+    /// Reserves the tokens of the request until its end, which [`Self::settle_tokens`] tells.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, which is counted; nothing is reserved then.
+    pub fn reserve_tokens(&mut self, amounts: TokenAmounts, now: Moment) -> Result<(), Refusal> {
+        if !self.tenant.limits_tokens() {
+            return Ok(());
+        }
+        let limits = self.tenant.own_limits();
+        self.tenant.state.reserve_tokens(amounts, &limits, now)?;
+        self.reserved = amounts;
+        Ok(())
+    }
+
+    /// Replaces what is reserved by what the request used.
+    pub fn settle_tokens(&mut self, used: TokenAmounts, now: Moment) {
+        let reserved = std::mem::take(&mut self.reserved);
+        if self.tenant.limits_tokens() && reserved != used {
+            let limits = self.tenant.own_limits();
+            (self.tenant.state).settle_tokens(reserved, used, &limits, now);
+        }
     }
 
     /// Counts the tokens of the request.

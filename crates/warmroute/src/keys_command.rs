@@ -61,6 +61,12 @@ struct NewArgs {
     /// Requests at the same time.
     #[arg(long)]
     max_concurrent: Option<u32>,
+    /// Tokens of prompts per minute.
+    #[arg(long)]
+    prompt_tokens_per_minute: Option<u32>,
+    /// Tokens of replies per minute.
+    #[arg(long)]
+    output_tokens_per_minute: Option<u32>,
     /// Time from which the key is refused, as in 2027-01-31T00:00:00Z.
     #[arg(long)]
     expires_at: Option<String>,
@@ -181,6 +187,14 @@ fn entry(args: &NewArgs, digest: &str, like: Option<&str>) -> Value {
         (
             "max_concurrent",
             args.max_concurrent.map(|most| json!(most)),
+        ),
+        (
+            "prompt_tokens_per_minute",
+            args.prompt_tokens_per_minute.map(|most| json!(most)),
+        ),
+        (
+            "output_tokens_per_minute",
+            args.output_tokens_per_minute.map(|most| json!(most)),
         ),
         ("expires_at", args.expires_at.as_ref().map(|at| json!(at))),
     ];

@@ -249,6 +249,7 @@ async fn start_on(
         fleet: Arc::clone(&fleet),
         state,
         gateway: Arc::clone(&gateway),
+        tenants: Arc::clone(&tenants),
         notes,
         #[cfg(feature = "nats")]
         bus: started.bus.as_ref().map(bus::Bus::share),

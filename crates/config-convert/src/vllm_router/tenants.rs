@@ -8,6 +8,7 @@ use settings::{
 use super::{
     Conversion, KeyMapping,
     keys::{COUNT, key},
+    urls::any_url,
 };
 use crate::{
     converted_config::{SECRET_NOTE, quoted, yaml},
@@ -15,6 +16,7 @@ use crate::{
 };
 
 const TENANTS: &str = "tenants.api_keys";
+const SERVICES: &str = "tenants.key_validation";
 
 const TENANT: &[KeyMapping] = &[
     key("name", "name", ValueKind::Text),
@@ -40,6 +42,15 @@ impl Conversion {
             self.list(TENANTS, &keys, Self::tenant);
             self.ours.note(TENANTS, SECRET_NOTE.to_owned());
         }
+        if let Some(services) = top.take("api_key_validation_urls") {
+            self.list(SERVICES, &services, Self::service);
+        }
+    }
+
+    /// Returns one service that validates keys as YAML on a line.
+    fn service(&mut self, entry: SourceField<'_>) -> Option<String> {
+        let url = self.given.url(&entry, any_url)?;
+        Some(format!("{{url: {}}}", quoted(&url)))
     }
 
     /// Returns one tenant as YAML on a line.

@@ -368,8 +368,17 @@ fn keys_of_clients_keep_their_limits_and_models() {
     );
 }
 
+#[test]
+#[contract("V33", "V44")]
+fn services_that_validate_keys_are_asked_here_too() {
+    let text = converted("api_key_validation_urls: ['http://auth/v1/check', 'https://b']\n");
+    let services = settings(&text).tenants.key_validation;
+    let urls: Vec<&str> = services.iter().map(|service| &*service.url).collect();
+    assert_eq!(urls, ["http://auth/v1/check", "https://b"], "{text}");
+}
+
 /// Every key of that router's file that stays behind, each once.
-const LEFT: &str = "api_key_validation_urls: ['http://auth']\nadmin_api_key: sk-hush\ninbound_api_key: sk-hush\n\
+const LEFT: &str = "admin_api_key: sk-hush\ninbound_api_key: sk-hush\n\
     discovery: {enabled: true}\nmetrics: {host: metrics.local}\nlog_dir: /tmp\nhost: router.local\n\
     request_id_headers: [x]\nmax_concurrent_requests: 5\nrate_limit_tokens_per_second: 5\ncors_allowed_origins: ['*']\n\
     retry: {backoff_multiplier: 2, jitter_factor: 0.1}\ncircuit_breaker: {success_threshold: 2, window_duration_secs: 9}\n\
@@ -385,7 +394,7 @@ const LEFT: &str = "api_key_validation_urls: ['http://auth']\nadmin_api_key: sk-
 fn each_key_without_a_counterpart_has_a_reason_of_its_own() {
     let text = converted(LEFT);
     let reasons = reasons(&text);
-    assert_eq!(reasons.len(), 33, "{text}");
+    assert_eq!(reasons.len(), 32, "{text}");
     for (key, reason) in &reasons {
         assert!(!reason.contains("does not know"), "{key}");
     }

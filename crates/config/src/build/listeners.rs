@@ -37,7 +37,11 @@ pub(super) fn are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
 /// Returns whether clients need a key by the file; entries with a problem count.
 fn has_keys(tenants: &CheckedValue) -> bool {
     let keys = tenants.key("api_keys");
-    keys.failed || !keys.items().is_empty() || tenants.key("keys_file").is_set()
+    let services = tenants.key("key_validation");
+    keys.failed
+        || !keys.items().is_empty()
+        || tenants.key("keys_file").is_set()
+        || !services.items().is_empty()
 }
 
 /// Checks that no two listeners have the same address.

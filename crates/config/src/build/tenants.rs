@@ -13,11 +13,13 @@ const MAX_NAME: usize = 128;
 /// The label of tenants without one of their own in metrics.
 const RESERVED_NAME: &str = "other";
 /// What the entries of one tenant, each with a key of its own, have in common.
-const OF_TENANT: [&str; 6] = [
+const OF_TENANT: [&str; 8] = [
     "scopes",
     "allowed_models",
     "rate_limit_rps",
     "max_concurrent",
+    "prompt_tokens_per_minute",
+    "output_tokens_per_minute",
     "weight",
     "priority",
 ];
@@ -49,6 +51,19 @@ pub(super) fn check(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
                 format!("differs from tenants.api_keys[{first}].{key} of tenant `{name}`");
             let expected = "the same for every key of one tenant";
             problems.push(check.problem(key, message, expected).in_context());
+        }
+    }
+}
+
+/// Checks that each service that validates keys has a URL.
+pub(super) fn check_services(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
+    for (at, entry) in list.items().iter().enumerate() {
+        let url = entry.key("url");
+        if url.value == Value::Unset && !url.failed {
+            let path = format!("tenants.key_validation[{at}].url");
+            let draft = ProblemDraft::new(path, "missing")
+                .expected("a URL such as https://auth.internal/validate");
+            problems.push(problem_at(draft, url, entry));
         }
     }
 }

@@ -21,8 +21,9 @@ use super::{
     rights,
 };
 use crate::{
-    client_key::{self, ArrivalTime, RouteAccess},
+    client_key::{self, ArrivalTime, PresentedKey, RouteAccess},
     errors,
+    key_validation::KeyValidator,
     memory::MemoryPressure,
     process_limits::ProcessLimits,
     response_affinity::ResponseOwner,
@@ -165,6 +166,8 @@ pub(crate) struct Admission {
     pub(crate) server: Arc<ServerSection>,
     pub(crate) process: ProcessLimits,
     pub(crate) tenants: Arc<Tenants>,
+    /// Set where services decide which keys are valid.
+    pub(crate) key_validator: Option<Arc<KeyValidator>>,
     pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) memory: Arc<MemoryPressure>,
     pub(crate) clock: Clock,
@@ -198,7 +201,7 @@ pub(crate) struct RequestSender {
 impl Admission {
     /// Checks the head and the key, and takes the request's place among those of its tenant. `None`:
     /// the route needs no key.
-    pub(crate) fn admit(&self, head: &RequestHead) -> Result<Option<TenantPermit>, ApiError> {
+    pub(crate) async fn admit(&self, head: &RequestHead) -> Result<Option<TenantPermit>, ApiError> {
         let parts = &head.parts;
         head_fits(parts, self.server.max_head_bytes)?;
         host_is_plain(&parts.headers, &parts.uri)?;
@@ -210,8 +213,15 @@ impl Admission {
             let peer = head.arrival.sender.share;
             origin::check_page(&self.server, &parts.headers, peer, head.route.body)?;
         }
+        let mut received = head.arrival.received;
+        if let (Some(validator), Some(keys)) = (&self.key_validator, table.validated())
+            && let PresentedKey::Key(key) = PresentedKey::of(&parts.headers)
+        {
+            Box::pin(validator.learn(keys, key)).await?;
+            received = self.clock.now();
+        }
         let at = ArrivalTime {
-            received: head.arrival.received,
+            received,
             unix_s: self.clock.unix_s(),
         };
         let access = RouteAccess {
@@ -513,6 +523,7 @@ mod tests {
                 max_connections: 1,
             },
             tenants: Arc::new(tenants),
+            key_validator: None,
             bodies: BodyBudget::new(Gauge::default()),
             memory: Arc::default(),
             clock: Clock::system(),
@@ -540,7 +551,7 @@ mod tests {
             },
         };
         let admission = admission(tenants);
-        let permit = admission.admit(&head)?;
+        let permit = admission.admit(&head).await?;
         let tenant = permit.as_ref().map(|permit| Arc::clone(permit.tenant()));
         admission.accept(head, tenant, body).await
     }

@@ -1,4 +1,5 @@
-//! Engine priority: the queue's order as a number in the request, for engines that schedule by it.
+//! Engine priority: the queue's order, without the shares of tenants, as a number in the request, for
+//! engines that schedule by it.
 
 use bytes::Bytes;
 use dialect::Edit;

@@ -8,6 +8,7 @@ use dialect::{ApiError, Dialect, ErrorCode, RequestView};
 use fleet::ModelView;
 use http::Response;
 use routing::{Pin, ReplyMode};
+use tenants::TokenAmounts;
 use tokenization::{PromptInput, TokenizationStage, TokenizedPrompt};
 
 use super::{
@@ -96,15 +97,23 @@ impl GenerationStages {
             view.model = only.to_string().into();
         }
         self.check(&translated, &view)?;
+        // A tenant in debt costs no tokenization.
+        guard.reserve_tokens(TokenAmounts::default())?;
         let choice = self.choose_model(&mut translated, &view).await?;
         let started = guard.stage_start();
-        let identified = if guard.logs_decisions() || self.needs_prompt(&translated, &choice) {
+        let needs_prompt = guard.logs_decisions()
+            || guard.limits_tokens()
+            || self.needs_prompt(&translated, &choice);
+        let identified = if needs_prompt {
             self.identify(&translated, choice, &view).await
         } else {
             self.measure(&translated, choice, &view).await
         };
         guard.trace_stage("tokenize", started);
         self.describe(&translated, &identified, &view, guard);
+        if guard.limits_tokens() {
+            guard.reserve_tokens(self.expected_tokens(&identified.prompt, &translated, &view))?;
+        }
         Ok(self.route(translated, identified, &view).await)
     }
 
@@ -206,6 +215,28 @@ impl GenerationStages {
             choice,
             prompt,
             cluster,
+        }
+    }
+
+    /// Returns the tokens that the request is expected to use: of its prompt, and of all replies to
+    /// it, each of the usual length.
+    fn expected_tokens(
+        &self,
+        prompt: &TokenizedPrompt,
+        translated: &TranslatedCall,
+        view: &RequestView<'_>,
+    ) -> TokenAmounts {
+        let output = if translated.client.has_output() {
+            let router = &self.delivery.queue.decider.router;
+            let replies = (view.counts.choices.max(1)).saturating_mul(view.counts.prompts.max(1));
+            let each = router.expected_reply_length(view.max_tokens);
+            u32::try_from(replies.saturating_mul(u64::from(each))).unwrap_or(u32::MAX)
+        } else {
+            0
+        };
+        TokenAmounts {
+            prompt: prompt.tokens,
+            output,
         }
     }
 

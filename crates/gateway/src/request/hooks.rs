@@ -208,21 +208,7 @@ impl HookClient {
 
     /// Returns the client of a hook; its URL was checked with the configuration.
     fn new(settings: &HookEntry) -> Option<Self> {
-        let url: WorkerUrl = settings.url.parse().ok()?;
-        let path = if url.base().is_empty() {
-            "/".to_owned()
-        } else {
-            url.base().to_owned()
-        };
-        let origin = match url.host() {
-            Some(_) => {
-                let scheme = if url.is_tls() { "https" } else { "http" };
-                format!("{scheme}://{}", url.authority())
-                    .parse()
-                    .unwrap_or(url)
-            }
-            None => url,
-        };
+        let (origin, path) = settings.url.parse::<WorkerUrl>().ok()?.into_origin();
         Some(Self {
             settings: settings.clone(),
             origin: origin.only_at(Destinations::Engines),

@@ -213,7 +213,7 @@ async fn accept(
     guard: &mut RequestGuard,
 ) -> Result<AcceptedRequest, ApiError> {
     let admission = &gateway.edge.admission;
-    let permit = admission.admit(&head)?;
+    let permit = admission.admit(&head).await?;
     let tenant = permit.as_ref().map(|permit| Arc::clone(permit.tenant()));
     guard.set_tenant(permit);
     admission.accept(head, tenant, body).await

@@ -12,16 +12,13 @@ mod prefill;
 mod reply;
 mod trace;
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
 };
 
 use config::{CompatSection, LoggingSection};
-use dialect::ErrorCode;
+use dialect::{ApiError, ErrorCode};
 use fleet::{FailureKind, Fleet};
 use kv_blocks::Moment;
 use net::Clock;
@@ -33,7 +30,7 @@ use routing::{
         Receipt, ReceiptRing, RequestOutcome, RouterAnswer, RouterTiming,
     },
 };
-use tenants::TenantPermit;
+use tenants::{TenantPermit, TokenAmounts};
 
 use self::{
     attempts::CurrentAttempt,
@@ -45,6 +42,7 @@ use super::receipt::{DecisionFacts, RequestFacts, RoutingNotes, Selection, tenan
 use crate::{
     cooldowns::Cooldowns,
     decision_log::DecisionLog,
+    errors,
     metrics::{Metrics, RequestSummary},
     parity_monitor::{ParityMonitor, PrefixExpectation},
     response_affinity::ResponseAffinity,
@@ -170,16 +168,62 @@ impl RequestGuard {
         tenant_name(self.tenant.as_ref().map(|permit| &**permit.tenant()))
     }
 
+    /// Returns whether the request's tenant has a limit of tokens per minute.
+    pub(crate) fn limits_tokens(&self) -> bool {
+        let tenant = self.tenant.as_ref().map(TenantPermit::tenant);
+        tenant.is_some_and(|tenant| tenant.limits_tokens())
+    }
+
+    /// Reserves tokens of its tenant for the request; its end replaces them by those that it used.
+    pub(crate) fn reserve_tokens(&mut self, amounts: TokenAmounts) -> Result<(), ApiError> {
+        let now = self.recorder.clock.now();
+        let Some(permit) = &mut self.tenant else {
+            return Ok(());
+        };
+        let reserved = permit.reserve_tokens(amounts, now);
+        reserved.map_err(|refusal| errors::refused_by_tenant(&refusal))
+    }
+
+    /// Returns the tokens that the request used: those that the worker reported, else what was
+    /// reserved for the prompt and one token for each event that the client got.
+    fn used_tokens(&self, kind: OutcomeKind, reserved: TokenAmounts) -> TokenAmounts {
+        if let Some(usage) = self.reply.usage {
+            return TokenAmounts {
+                prompt: usage.prompt_tokens,
+                output: usage.completion_tokens,
+            };
+        }
+        let may_have_computed = self.selection.is_some()
+            && (self.reply.relaying || matches!(kind, OutcomeKind::Ok | OutcomeKind::ClientGone));
+        if !may_have_computed {
+            return TokenAmounts::default();
+        }
+        let is_whole = kind == OutcomeKind::Ok && self.reply.events == 0;
+        TokenAmounts {
+            prompt: reserved.prompt,
+            output: if is_whole {
+                reserved.output
+            } else {
+                self.reply.events
+            },
+        }
+    }
+
     /// Counts the end of the request for its tenant.
-    fn count_for_tenant(&self, kind: OutcomeKind, took: Duration) {
-        let Some(permit) = &self.tenant else { return };
+    fn count_for_tenant(&mut self, kind: OutcomeKind, now: Moment) {
+        let reserved = self.tenant.as_ref().map(TenantPermit::reserved);
+        let used = self.used_tokens(kind, reserved.unwrap_or_default());
+        let Some(permit) = &mut self.tenant else {
+            return;
+        };
+        permit.settle_tokens(used, now);
         if !matches!(kind, OutcomeKind::Ok | OutcomeKind::ClientGone) {
             permit.count_error();
         }
         if let Some(usage) = self.reply.usage {
             permit.count_tokens(usage.prompt_tokens, usage.completion_tokens);
         }
-        let name = permit.tenant().name();
+        let (name, took) = (permit.tenant().name(), now.since(self.received));
         self.recorder.metrics.record_tenant_request(name, took);
     }
 
@@ -340,7 +384,7 @@ impl Drop for RequestGuard {
             usage: self.own_usage(),
             compared_tokens,
         });
-        self.count_for_tenant(kind, now.since(self.received));
+        self.count_for_tenant(kind, now);
         if let Some(note) = &self.attempt.prefill {
             self.recorder.metrics.record_prefill(note);
         }

@@ -285,6 +285,7 @@ impl ReplyRelay {
 fn read_event(guard: &mut RequestGuard, ending: &mut Option<EndingTracker>, event: SseEvent<'_>) {
     match event {
         SseEvent::Data { data, .. } => {
+            guard.count_event();
             let chunk = read_facts(&data);
             if let Some(ending) = ending {
                 ending.observe_event(&data, chunk.as_ref());

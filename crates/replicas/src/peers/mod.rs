@@ -116,6 +116,8 @@ impl PeerTable {
     /// Time without a message after which a peer may have been restarted. Presences come every
     /// second by default.
     const SILENT: Duration = Duration::from_secs(3);
+    /// Time without a message for which a peer's share of the limits of tenants stays its own.
+    const KEPT_SHARE: Duration = Duration::from_secs(60);
     /// Pause before a failed fetch is tried again.
     pub(crate) const FETCH_PAUSE: Duration = Duration::from_millis(250);
 
@@ -237,8 +239,10 @@ impl PeerTable {
         let mut actions = Vec::new();
         let replaced = self.replaced(now);
         for peer in self.peers.values_mut() {
-            if now.since(peer.last_seen) >= self.ttl || replaced.contains(&peer.id) {
+            if replaced.contains(&peer.id) {
                 peer.lose(&mut actions);
+            } else if now.since(peer.last_seen) >= self.ttl {
+                peer.lose_silent(&mut actions);
             }
             peer.tick(now, &mut actions);
         }
@@ -268,6 +272,19 @@ impl PeerTable {
     pub(crate) fn live(&self) -> usize {
         let live = |peer: &&Peer| !peer.is_lost() && peer.refused.is_none();
         self.peers.values().filter(live).count()
+    }
+
+    /// Returns the number of routers that share the limits of tenants, this one included. One that
+    /// hears nobody counts all that fell silent: they serve on.
+    pub(crate) fn serving(&self, now: Moment, is_connected: bool) -> u32 {
+        let kept = if is_connected {
+            Self::KEPT_SHARE
+        } else {
+            Self::FORGOTTEN_AFTER
+        };
+        let serving = |peer: &&Peer| peer.may_serve(now, kept);
+        let peers = self.peers.values().filter(serving).count();
+        u32::try_from(peers + 1).unwrap_or(u32::MAX)
     }
 
     fn refuse(

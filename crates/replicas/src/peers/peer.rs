@@ -1,5 +1,7 @@
 //! One peer.
 
+use std::time::Duration;
+
 use kv_blocks::Moment;
 use routing::{LoadDigest, PeerId};
 
@@ -45,6 +47,8 @@ pub(crate) struct Peer {
     next: Option<u64>,
     fetch: Option<StateFetch>,
     lost: bool,
+    /// It was lost because it was silent, and may run on, out of reach.
+    silent: bool,
     shares_load: bool,
     /// Chains that its messages may refer to.
     pub(crate) chains: ChainMemory,
@@ -64,6 +68,7 @@ impl Peer {
             next: None,
             fetch: None,
             lost: false,
+            silent: false,
             shares_load: false,
             chains: ChainMemory::default(),
             repairs: 0,
@@ -84,6 +89,23 @@ impl Peer {
         self.lost
     }
 
+    /// Returns whether it may serve clients of the same tenants: one that is there, whatever version
+    /// it has, or one that fell silent less than `kept` ago.
+    pub(super) fn may_serve(&self, now: Moment, kept: Duration) -> bool {
+        if self.lost {
+            return self.silent && now.since(self.last_seen) < kept;
+        }
+        self.refused != Some(IgnoredMessage::Settings)
+    }
+
+    /// Loses it because no message of it came.
+    pub(super) fn lose_silent(&mut self, actions: &mut Vec<PeerAction>) {
+        if !self.lost {
+            self.silent = true;
+            self.lose(actions);
+        }
+    }
+
     pub(super) fn seen(&mut self, now: Moment) {
         self.last_seen = self.last_seen.max(now);
     }
@@ -97,7 +119,7 @@ impl Peer {
         actions: &mut Vec<PeerAction>,
     ) {
         if self.lost {
-            (self.lost, self.since) = (false, now);
+            (self.lost, self.silent, self.since) = (false, false, now);
             actions.push(PeerAction::Changed(self.number));
         }
         (self.refused, self.shares_load) = (None, shares_load);
@@ -186,7 +208,7 @@ impl Peer {
 
     pub(super) fn refuse(&mut self, reason: IgnoredMessage, actions: &mut Vec<PeerAction>) {
         self.refused = Some(reason);
-        self.lost = false;
+        (self.lost, self.silent) = (false, false);
         self.discard(actions);
     }
 

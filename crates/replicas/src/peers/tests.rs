@@ -255,6 +255,62 @@ fn a_silent_peer_is_dropped_early_if_another_has_its_address() {
 }
 
 #[test]
+#[contract("F93")]
+fn a_silent_peer_keeps_its_share_of_the_limits_for_a_while_and_one_that_leaves_does_not() {
+    let leaving = || {
+        let mut last = presence(10, 5);
+        if let Some(presence) = &mut last.presence {
+            presence.leaving = true;
+        }
+        last
+    };
+    let mut fixture = TableFixture::new();
+    assert_eq!(fixture.table.serving(at(0), true), 1, "it is alone");
+    fixture.take(at(0), presence(10, 5), 0);
+    assert_eq!(
+        fixture.table.serving(at(0), true),
+        2,
+        "a joining one counts"
+    );
+    let lost = fixture.table.tick(at(15_000));
+    fixture.carry_out(lost);
+    assert_eq!(fixture.state_name(), "lost");
+    assert_eq!(fixture.table.serving(at(59_999), true), 2);
+    assert_eq!(fixture.table.serving(at(60_000), true), 1);
+    assert_eq!(
+        fixture.table.serving(at(60_000), false),
+        2,
+        "nobody is heard"
+    );
+    fixture.take(at(70_000), presence(11, 5), 0);
+    assert_eq!(fixture.table.serving(at(70_000), true), 2);
+    fixture.take(at(71_000), leaving(), 0);
+    assert_eq!(fixture.table.serving(at(71_000), true), 1);
+}
+
+#[test]
+#[contract("F93")]
+fn a_peer_of_another_version_shares_the_limits_and_one_of_another_fleet_does_not() {
+    for (version, settings, serving) in [
+        (VERSION + 1, OWN.settings, 2),
+        (VERSION, OWN.settings + 1, 1),
+    ] {
+        let mut message = presence(10, 5);
+        message.version = version;
+        if let Some(presence) = &mut message.presence {
+            presence.settings = settings;
+        }
+        let mut fixture = TableFixture::new();
+        fixture.take(at(0), message, 0);
+        assert_eq!(
+            fixture.table.serving(at(0), true),
+            serving,
+            "{version} {settings}"
+        );
+    }
+}
+
+#[test]
 fn a_peer_that_leaves_is_dropped_at_once() {
     let mut fixture = TableFixture::live(10);
     let mut last = presence(10, 5);

@@ -26,8 +26,8 @@ settings::section! {
         /// Milliseconds of prefill that one millisecond of waiting offsets; otherwise the shortest
         /// prompt goes first.
         ageing: f64 = "0.05" in float(0.0, 100.0), live, simulated;
-        /// Send the queue's order to vLLM workers, as `priority` in each request. They must run
-        /// with `--scheduling-policy priority`, or they refuse such requests.
+        /// Send a request's place by its length and age to vLLM workers, as `priority` in each request:
+        /// the queue's order without the shares of tenants. They must run with `--scheduling-policy priority`, or they refuse such requests.
         engine_priority: bool = "false", live, simulated;
     }
 }

@@ -15,6 +15,7 @@ use replicas::{
     SharedNote, WorkerDirectory, settings_digest,
 };
 use routing::ReleasedRequest;
+use tenants::Tenants;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ListenAddresses;
@@ -27,6 +28,7 @@ pub(super) struct ReplicaNeighbours {
     pub(super) fleet: Arc<Fleet>,
     pub(super) state: LastingState,
     pub(super) gateway: Arc<CurrentGateway>,
+    pub(super) tenants: Arc<Tenants>,
     pub(super) notes: NoteQueue,
     #[cfg(feature = "nats")]
     pub(super) bus: Option<SharedBus>,
@@ -45,6 +47,7 @@ pub(super) fn start(
         fleet,
         state,
         gateway,
+        tenants,
         notes,
         #[cfg(feature = "nats")]
         bus,
@@ -64,6 +67,7 @@ pub(super) fn start(
         sink: Arc::new(RouterSink {
             directory,
             gateway,
+            tenants,
             state: state.clone(),
             #[cfg(feature = "nats")]
             log: bus.as_ref().map(|bus| Arc::clone(&bus.log)),
@@ -164,6 +168,7 @@ fn at(unix_ms: u64) -> Option<String> {
 struct RouterSink {
     directory: Arc<FleetDirectory>,
     gateway: Arc<CurrentGateway>,
+    tenants: Arc<Tenants>,
     state: LastingState,
     #[cfg(feature = "nats")]
     log: Option<Arc<event_log::EventLog>>,
@@ -178,6 +183,10 @@ impl LoadSink for RouterSink {
 
     fn note(&self, note: SharedNote) {
         self.gateway.current().record_peer_note(note);
+    }
+
+    fn routers(&self, routers: u32) {
+        self.tenants.routers().set(routers);
     }
 
     #[cfg(feature = "nats")]

@@ -44,6 +44,7 @@ mod index_snapshot;
 mod indexer;
 mod indexer_examples;
 mod indexer_streams;
+mod key_validation;
 mod kv_events_stream;
 mod kv_index;
 mod lifecycle;
@@ -83,6 +84,7 @@ mod supervision;
 mod supply_chain;
 mod tenant_isolation;
 mod tenant_queue;
+mod tenant_tokens;
 mod tenants;
 mod tokens;
 #[cfg(feature = "otel")]

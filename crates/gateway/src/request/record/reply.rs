@@ -30,6 +30,8 @@ pub(super) struct ReplyRecord {
     pub(super) first_token: Option<Moment>,
     pub(super) relaying: bool,
     pub(super) usage: Option<Usage>,
+    /// Events of a stream.
+    pub(super) events: u32,
     pub(super) finish_reason: Option<Arc<str>>,
     in_band_error: bool,
     ending: StreamEnding,
@@ -118,6 +120,11 @@ impl RequestGuard {
         self.prefix_expectation = self
             .prefix_expectation
             .map(PrefixExpectation::with_foreign_count);
+    }
+
+    /// Counts an event of a stream.
+    pub(crate) fn count_event(&mut self) {
+        self.reply.events = self.reply.events.saturating_add(1);
     }
 
     /// Records the facts of one event, or of the whole body.

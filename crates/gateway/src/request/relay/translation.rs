@@ -44,6 +44,7 @@ impl ReplyRelay {
         let mut too_long = false;
         events.splitter.push(data, |event| match event {
             SseEvent::Data { data, .. } => {
+                guard.count_event();
                 if let Some(chunk) = read_facts(&data) {
                     guard.record_chunk(&chunk);
                 }
@@ -72,6 +73,7 @@ impl ReplyRelay {
         let (guard, mut out) = (&mut self.guard, Vec::new());
         events.splitter.finish(|event| {
             if let SseEvent::Data { data, .. } = event {
+                guard.count_event();
                 if let Some(chunk) = read_facts(&data) {
                     guard.record_chunk(&chunk);
                 }

@@ -122,3 +122,39 @@ fn a_router_that_ends_says_so() {
         assert_eq!(group.router(0).metric("warmroute_replica_peers", ""), 0.0);
     }
 }
+
+#[test]
+#[contract("F93")]
+fn routers_divide_the_limits_of_tenants_by_their_number() {
+    for link in Link::all() {
+        let mode = link.mode();
+        let (_engines, workers) = engines(1, &[]);
+        let mut group = RouterGroup::start(link, 3, workers);
+        let shared_by = |router: &Program, count: f64| {
+            eventually("the routers to be counted", || {
+                let counted = router.metric("warmroute_tenant_limit_routers", "");
+                (counted == count).then_some(())
+            });
+        };
+        group
+            .routers
+            .iter()
+            .flatten()
+            .for_each(|router| shared_by(router, 3.0));
+        // One that ends gives its share up, one that is killed may run on out of reach.
+        let ended = group.routers[2].take().expect("it runs");
+        ended.signal("TERM");
+        ended.wait();
+        shared_by(group.router(0), 2.0);
+        group.kill(1);
+        eventually("the killed router to be lost", || {
+            let lost = states(group.router(0))
+                .iter()
+                .filter(|state| *state == "lost")
+                .count();
+            (lost == 2).then_some(())
+        });
+        let counted = group.router(0).metric("warmroute_tenant_limit_routers", "");
+        assert_eq!(counted, 2.0, "{mode}");
+    }
+}
