@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     extract::{Request, State},
     http::{HeaderMap, Method, StatusCode, header},
     middleware::Next,
     response::Response,
 };
 use dialect::{ApiError, ErrorCode};
-use net::server;
+use net::{
+    Clock,
+    server::{self, KeyThrottle, PeerAddress},
+};
 use sha2::{Digest, Sha256};
 
 use crate::response;
@@ -47,15 +51,24 @@ pub struct Access {
     pub token: Option<Token>,
     /// Whether the listener can only be reached from this machine.
     pub loopback: bool,
+    /// The callers that sent wrong tokens.
+    pub wrong_tokens: Arc<KeyThrottle>,
+    /// The clock of their waits.
+    pub clock: Clock,
 }
+
+/// The client address of a call, set by the listener.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller(pub(crate) PeerAddress);
 
 pub(crate) async fn check(
     State(access): State<Arc<Access>>,
+    Extension(caller): Extension<Caller>,
     request: Request,
     next: Next,
 ) -> Response {
     if let Err(error) = allowed(&access, request.headers()) {
-        return refused(&error, &request);
+        return refused(&access.throttled(error, caller), &request);
     }
     let change = ChangeCall::of(&access, &request);
     let response = next.run(request).await;
@@ -63,6 +76,23 @@ pub(crate) async fn check(
         change.log(response.status());
     }
     response
+}
+
+impl Access {
+    /// Replaces the refusal of a wrong or missing token while its caller has sent too many.
+    fn throttled(&self, refused: ApiError, Caller(peer): Caller) -> ApiError {
+        let now = self.clock.now();
+        let wait = match refused.code {
+            ErrorCode::InvalidApiKey => self.wrong_tokens.record_wrong_key(peer, now),
+            ErrorCode::MissingApiKey => self.wrong_tokens.wait_without_key(peer, now),
+            _ => None,
+        };
+        wait.map_or(refused, |seconds| {
+            let message = "too many wrong admin tokens from this address: try again after the time in Retry-After; the \
+                           right one is accepted at once";
+            ApiError::new(ErrorCode::RateLimited, message).with_retry_after(seconds)
+        })
+    }
 }
 
 /// A call that may change the running router, for the audit trail in the log.
@@ -101,8 +131,10 @@ impl ChangeCall {
 /// Returns the refusal as a reply; callers of the Conductor API get errors of that API's form.
 fn refused(error: &ApiError, request: &Request) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::FORBIDDEN);
-    indexer::refusal(request.uri(), request.headers(), status, &error.message)
-        .unwrap_or_else(|| response::error(error))
+    match indexer::refusal(request.uri(), request.headers(), status, &error.message) {
+        Some(reply) => response::with_retry_after(error, reply),
+        None => response::error(error),
+    }
 }
 
 fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -166,6 +198,15 @@ mod tests {
 
     use super::*;
 
+    fn access(token: Option<&str>, loopback: bool) -> Access {
+        Access {
+            token: token.map(|text| Token::new(text).unwrap()),
+            loopback,
+            wrong_tokens: Arc::default(),
+            clock: Clock::system(),
+        }
+    }
+
     fn code(access: &Access, host: &str, key: Option<&str>) -> Option<ErrorCode> {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
@@ -178,10 +219,7 @@ mod tests {
     #[test]
     #[contract("S15")]
     fn a_page_of_another_host_name_cannot_read_a_loopback_listener() {
-        let open = Access {
-            token: None,
-            loopback: true,
-        };
+        let open = access(None, true);
         for fine in [
             "127.0.0.1:9191",
             "localhost:9191",
@@ -209,10 +247,7 @@ mod tests {
     #[test]
     #[contract("S15")]
     fn a_cross_site_page_cannot_call_a_listener_without_a_token() {
-        let open = Access {
-            token: None,
-            loopback: true,
-        };
+        let open = access(None, true);
         let code = |origin: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:9191"));
@@ -237,10 +272,7 @@ mod tests {
 
     #[test]
     fn with_a_token_only_that_token_is_accepted() {
-        let access = Access {
-            token: Some(Token::new(" 0123456789abcdef\n").unwrap()),
-            loopback: false,
-        };
+        let access = access(Some(" 0123456789abcdef\n"), false);
         assert_eq!(code(&access, "x", None), Some(ErrorCode::MissingApiKey));
         assert_eq!(code(&access, "x", Some("Bearer 0123456789abcdef")), None);
         for wrong in [
@@ -257,10 +289,7 @@ mod tests {
     #[test]
     #[contract("V33")]
     fn the_token_may_be_in_a_header_of_its_own_and_two_tokens_must_both_be_right() {
-        let access = Access {
-            token: Some(Token::new("0123456789abcdef").unwrap()),
-            loopback: false,
-        };
+        let access = access(Some("0123456789abcdef"), false);
         let code = |fields: &[(&'static str, &'static str)]| {
             let value = |(name, value): &(&'static str, &'static str)| {
                 (name.parse().unwrap(), HeaderValue::from_static(value))

@@ -36,6 +36,7 @@ mod route;
 mod streams;
 mod takeover;
 mod tenants;
+mod throttled_keys;
 mod totals;
 mod worker_changes;
 mod workers;
@@ -187,6 +188,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use api::openapi::{Listener, operations};
+    use net::Clock;
 
     use super::*;
 
@@ -195,6 +197,8 @@ mod tests {
         let access = Access {
             token: None,
             loopback: true,
+            wrong_tokens: Arc::default(),
+            clock: Clock::system(),
         };
         let own = own_routes(1, &access).into_iter().map(|(path, _)| path);
         let served: BTreeSet<&str> = own.chain(indexer::PATHS).collect();

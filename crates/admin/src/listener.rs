@@ -13,8 +13,11 @@ use supervision::{Task, contain};
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
-    Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, metrics_routes,
-    response, routes,
+    Access, AdminParts,
+    access::{self, Caller},
+    gauges::Gauges,
+    kv_telemetry::KvCollector,
+    metrics_routes, response, routes,
 };
 
 /// Time limit of a request head.
@@ -143,10 +146,12 @@ async fn connection(
     slot: ConnectionSlot,
 ) {
     let (stream, exchange) = ClientStream::new(stream, slot, HEAD, STALL);
-    let service = hyper::service::service_fn(|request: Request<Incoming>| {
+    let service = hyper::service::service_fn(|mut request: Request<Incoming>| {
         let (routes, exchange) = (routes.clone(), exchange.clone());
         async move {
             let (answering, framing) = exchange.begin().await;
+            let caller = Caller(exchange.slot().peer());
+            request.extensions_mut().insert(caller);
             let response = match framing {
                 Ok(()) => routes.call(request).await?,
                 Err(error) => response::refused_framing(error),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use config::Settings;
 use fleet::Fleet;
 use lmcache::Controller;
-use net::Clock;
+use net::{Clock, server::KeyThrottle};
 use otlp::SpanQueue;
 use parity::ParityTracker;
 use parking_lot::Mutex;
@@ -96,6 +96,8 @@ pub struct GatewayParts {
     pub clock: Clock,
     /// The tenants, and their keys.
     pub tenants: Arc<Tenants>,
+    /// The wrong keys of clients.
+    pub wrong_keys: Arc<KeyThrottle>,
     /// The limits of the process.
     pub process: ProcessLimits,
 }
@@ -130,6 +132,7 @@ impl Gateway {
             lmcache,
             tokens,
             tenants,
+            wrong_keys,
             process,
             ..
         } = parts;
@@ -152,7 +155,7 @@ impl Gateway {
         };
         let tokenization = Arc::new(shared.tokenization(tokens, registry));
         let affinity = shared.affinity(lmcache, &counters, registry);
-        let admission = shared.admission(tenants, process);
+        let admission = shared.admission(tenants, wrong_keys, process);
         let server = Arc::clone(&admission.server);
         Self {
             edge: shared.edge(admission, registry),
@@ -260,11 +263,17 @@ impl<'a> SharedParts<'a> {
         TokenizationStage::new(scheme, budget, self.clock, engine, registry)
     }
 
-    fn admission(&self, tenants: Arc<Tenants>, process: ProcessLimits) -> Admission {
+    fn admission(
+        &self,
+        tenants: Arc<Tenants>,
+        wrong_keys: Arc<KeyThrottle>,
+        process: ProcessLimits,
+    ) -> Admission {
         Admission {
             server: Arc::new(self.settings.server.clone()),
             process,
             tenants,
+            wrong_keys,
             bodies: BodyBudget::new(self.metrics.requests.buffered_body_bytes.clone()),
             memory: Arc::clone(&self.memory),
             clock: self.clock,

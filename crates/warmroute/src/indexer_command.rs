@@ -139,6 +139,8 @@ async fn until_signal(
     let access = Access {
         token,
         loopback: settings.admin.listen.is_local(),
+        wrong_tokens: Arc::default(),
+        clock: Clock::system(),
     };
     let (stop, stopped) = watch::channel(false);
     let served = runtime::spawn(admin::serve_routes(

@@ -28,7 +28,7 @@ use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use lmcache::Controller;
-use net::{Clock, Destinations};
+use net::{Clock, Destinations, server::KeyThrottle};
 use otlp::SpanExporter;
 use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
@@ -198,6 +198,8 @@ async fn start_on(
         kv_counters,
     } = DecisionCore::new(&settings);
     let in_force = Arc::new(settings.clone());
+    let wrong_keys = Arc::new(KeyThrottle::default());
+    operators.register_throttled_keys(Arc::clone(&wrong_keys), &mut registry);
     let (serve_metrics, tenants) = (settings.metrics.enabled, extras.tenants);
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
@@ -240,6 +242,7 @@ async fn start_on(
             peers: notes.clone(),
             clock,
             tenants: Arc::clone(&tenants),
+            wrong_keys,
             process: from_settings::process_limits(&in_force),
         },
         &in_force,

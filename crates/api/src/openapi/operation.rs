@@ -139,10 +139,12 @@ impl Operation {
         self.errors_as::<ErrorReply>(statuses)
     }
 
-    /// Adds errors with another body.
+    /// Adds errors with another body. Where a key or token can be wrong, too many wrong ones are an
+    /// error as well.
     pub(super) fn errors_as<T: JsonSchema>(self, statuses: &[u16]) -> Self {
         let add = |operation: Self, status: &u16| operation.reply::<T>(*status);
-        statuses.iter().fold(self, add)
+        let throttled: &[u16] = if statuses.contains(&401) { &[429] } else { &[] };
+        statuses.iter().chain(throttled).fold(self, add)
     }
 
     /// Returns the operation's object.

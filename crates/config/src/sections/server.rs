@@ -25,7 +25,8 @@ settings::section! {
         /// (`https://app.example`); the `Host` of their requests is accepted, too. `*`: all.
         allowed_origins: Vec<WebOrigin> = "[]", live;
         /// Addresses of proxies whose `X-Forwarded-*`, `Forwarded` and `X-Real-IP` reach engines
-        /// and hooks. Those of other clients are removed.
+        /// and hooks. Those of other clients are removed. Wrong keys count for the client in their
+        /// `X-Forwarded-For`.
         trusted_proxies: Vec<AddressRange> = "[]", live;
         /// Further addresses of the data listener.
         also_listen: Vec<ListenSetting> = "[]", restart;

@@ -9,7 +9,7 @@ use std::{
 use admin::{Access, AdminListeners, ProtectedListener, Token};
 use config::{ListenSetting, ServerSection, Settings};
 use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
-use net::{HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
+use net::{Clock, HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
 use tokio::sync::watch;
 
 use super::StartError;
@@ -134,6 +134,8 @@ async fn bind_operators(
     let access = |listen: &ListenSetting| Access {
         token: token.cloned(),
         loopback: listen.is_local(),
+        wrong_tokens: Arc::default(),
+        clock: Clock::system(),
     };
     let place = address(&admin.listen).chosen_by("--admin-listen");
     let reused = inherited.as_deref_mut();

@@ -12,3 +12,4 @@ mod smuggling;
 mod swapped_model;
 mod throttled;
 mod unfinished;
+mod wrong_keys;
