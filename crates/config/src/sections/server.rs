@@ -21,8 +21,9 @@ settings::section! {
         port: Option<u16> = "auto" in ANY_PORT, restart;
         /// Allow an address other than loopback without an API key (`--insecure-open`).
         insecure_open: bool = "false", restart;
-        /// Origins of web pages that may call the data listener without an API key, beside its own
-        /// (`https://app.example`); the `Host` of their requests is accepted, too. `*`: all.
+        /// Origins of web pages that may call the data listener beside its own
+        /// (`https://app.example`): their preflights are answered, their replies have CORS headers,
+        /// and where no API key is needed their requests and their `Host` are accepted. `*`: all.
         allowed_origins: Vec<WebOrigin> = "[]", live;
         /// Addresses of proxies whose `X-Forwarded-*`, `Forwarded` and `X-Real-IP` reach engines
         /// and hooks. Those of other clients are removed. Wrong keys count for the client in their

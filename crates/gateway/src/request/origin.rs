@@ -61,9 +61,7 @@ pub(crate) fn check_page(
 fn foreign_page(origin: &HeaderValue, host: Option<&HeaderValue>) -> ApiError {
     let (origin, host) = (text_of(origin), host.map_or_else(|| "none".into(), text_of));
     let listed = match origin.parse::<WebOrigin>() {
-        Ok(_) => format!(
-            "set server.allowed_origins: [\"{origin}\"] (the router sends no CORS headers: a proxy in front has to add them)"
-        ),
+        Ok(_) => format!("set server.allowed_origins: [\"{origin}\"]"),
         Err(_) => "let a program send the request, without Origin".to_owned(),
     };
     forbidden(format!(
@@ -294,7 +292,6 @@ mod tests {
             "the Origin header is http://app.test:3000",
             "the Host header, 127.0.0.1:8080",
             "server.allowed_origins: [\"http://app.test:3000\"]",
-            "no CORS headers",
         ] {
             assert!(page.contains(part), "{page}");
         }
