@@ -157,7 +157,7 @@ pub(crate) fn client_address(
             break;
         };
         if !is_trusted_proxy(server, Some(address.to_canonical())) {
-            return PeerAddress::of(Some(SocketAddr::new(address, 0)));
+            return PeerAddress::of(address);
         }
     }
     sender.share
@@ -374,7 +374,7 @@ mod tests {
             trusted_proxies: vec!["10.0.0.0/24".parse().unwrap()],
             ..ServerSection::default()
         };
-        let peer = |address: &str| PeerAddress::of(format!("{address}:1").parse().ok());
+        let peer = |address: &str| PeerAddress::of(address.parse().unwrap());
         let client = |sender: &str, chains: &[&'static str]| {
             let fields: Vec<_> = chains.iter().map(|it| ("x-forwarded-for", *it)).collect();
             let mut sent = HeaderMap::new();
@@ -395,8 +395,8 @@ mod tests {
             ("10.0.0.9", &["127.0.0.1", "198.51.100.7"], "198.51.100.7"),
             ("10.0.0.9", &["198.51.100.7:4711, 10.0.0.3"], "198.51.100.7"),
             ("10.0.0.9", &["::ffff:198.51.100.7"], "198.51.100.7"),
-            ("10.0.0.9", &["2001:db8::1"], "[2001:db8::2]"),
-            ("10.0.0.9", &["[2001:db8::1]:80"], "[2001:db8::2]"),
+            ("10.0.0.9", &["2001:db8::1"], "2001:db8::2"),
+            ("10.0.0.9", &["[2001:db8::1]:80"], "2001:db8::2"),
             ("10.0.0.9", &["198.51.100.7, unknown"], "10.0.0.9"),
             ("10.0.0.9", &["10.0.0.1, 10.0.0.2"], "10.0.0.9"),
         ] {
