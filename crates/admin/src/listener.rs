@@ -81,7 +81,7 @@ pub async fn serve(parts: AdminParts, listeners: AdminListeners, stop: watch::Re
             metrics.await;
         }
     };
-    let operated = accept_by(&ADMIN, routes(parts, &admin.access), admin, stop);
+    let operated = accept_by(&ADMIN, routes(parts), admin, stop);
     tokio::join!(operated, scraped);
 }
 
@@ -150,7 +150,11 @@ async fn connection(
         let (routes, exchange) = (routes.clone(), exchange.clone());
         async move {
             let (answering, framing) = exchange.begin().await;
-            let caller = Caller(exchange.slot().peer());
+            let slot = exchange.slot();
+            let caller = Caller {
+                peer: slot.peer(),
+                address: slot.address(),
+            };
             request.extensions_mut().insert(caller);
             let response = match framing {
                 Ok(()) => routes.call(request).await?,

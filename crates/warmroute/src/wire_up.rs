@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use ::replicas::Replicas;
 use admin::{
     AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
-    ShutdownParts, Takeover, Token,
+    ShutdownParts, Takeover, Tokens,
 };
 use config::{Secret, Settings};
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
@@ -65,8 +65,8 @@ const LONGEST_FIRST_READ: Duration = Duration::from_secs(2);
 pub(crate) struct StartOptions {
     /// Tenants, and the keys that clients must send.
     pub(crate) tenants: Arc<Tenants>,
-    /// Token that operators must send.
-    pub(crate) token: Option<Token>,
+    /// Tokens of operators; none: they need none.
+    pub(crate) admin_tokens: Tokens,
     /// Callback for the result of each worker's probe.
     pub(crate) on_verdict: OnVerdict,
     /// Whether to take over the listening sockets of a running process.
@@ -125,7 +125,7 @@ pub(crate) async fn start(
         true => takeover::inherit_sockets(&settings).await?,
         false => None,
     };
-    let bound = listeners::bind(&settings, extras.token.as_ref(), inherited.as_mut()).await?;
+    let bound = listeners::bind(&settings, &extras.admin_tokens, inherited.as_mut()).await?;
     let (probe, is_takeover) = (bound.probe.clone(), bound.is_takeover);
     // On the heap: a whole configuration is part of it.
     let started = Box::pin(start_on(settings, sources, extras, bound));

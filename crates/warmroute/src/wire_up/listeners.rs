@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use admin::{Access, AdminListeners, ProtectedListener, Token};
+use admin::{Access, AdminListeners, ProtectedListener, Tokens};
 use config::{ListenSetting, ServerSection, Settings};
 use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
 use net::{Clock, HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
@@ -77,10 +77,10 @@ fn protocols(server: &ServerSection) -> HttpProtocols {
     }
 }
 
-/// Binds the addresses in the settings. `token`: what operators must send.
+/// Binds the addresses in the settings. Operators must send one of `tokens`.
 pub(super) async fn bind(
     settings: &Settings,
-    token: Option<&Token>,
+    tokens: &Tokens,
     mut inherited: Option<&mut InheritedSockets>,
 ) -> Result<BoundListeners, StartError> {
     let is_takeover = inherited.is_some();
@@ -91,7 +91,7 @@ pub(super) async fn bind(
     let data = bind_data(server, inherited.as_deref_mut(), data_tls).await?;
     Ok(BoundListeners {
         data,
-        operators: bind_operators(settings, token, inherited, operator_tls).await?,
+        operators: bind_operators(settings, tokens, inherited, operator_tls).await?,
         probe: server
             .probe_listen
             .as_ref()
@@ -123,16 +123,16 @@ async fn bind_data(
     Ok(Listeners::new(first, data))
 }
 
-/// Binds the admin listener and that of the metrics, which has its token and its certificate.
+/// Binds the admin listener and that of the metrics, which has its tokens and its certificate.
 async fn bind_operators(
     settings: &Settings,
-    token: Option<&Token>,
+    tokens: &Tokens,
     mut inherited: Option<&mut InheritedSockets>,
     tls: Option<Arc<TlsIdentity>>,
 ) -> Result<AdminListeners, StartError> {
     let (admin, metrics) = (&settings.admin, &settings.metrics);
     let access = |listen: &ListenSetting| Access {
-        token: token.cloned(),
+        tokens: tokens.clone(),
         loopback: listen.is_local(),
         wrong_tokens: Arc::default(),
         clock: Clock::system(),

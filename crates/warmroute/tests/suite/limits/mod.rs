@@ -8,6 +8,7 @@ mod held_bytes;
 mod large_reply;
 mod leaving;
 mod memory;
+mod roles;
 mod smuggling;
 mod swapped_model;
 mod throttled;

@@ -1,11 +1,16 @@
-//! Access control of the admin listener.
+//! Access control of the admin listener: who calls, what the caller may do, and the audit of what it
+//! changed.
 
-use std::sync::Arc;
+mod audit;
+pub(crate) mod roles;
+mod token;
+
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     Extension,
-    extract::{Request, State},
-    http::{HeaderMap, Method, StatusCode, header},
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, StatusCode, header},
     middleware::Next,
     response::Response,
 };
@@ -14,32 +19,11 @@ use net::{
     Clock,
     server::{self, KeyThrottle, PeerAddress},
 };
-use sha2::{Digest, Sha256};
 
+use self::audit::AuditedCall;
+pub(crate) use self::token::Operator;
+pub use self::token::{SharedToken, Token, Tokens, TooShort};
 use crate::response;
-
-/// The operators' token, stored as its digest.
-#[derive(Clone, Debug)]
-pub struct Token([u8; 32]);
-
-impl Token {
-    /// Creates the token from `text` (a file's content: surrounding space is not part of it). At
-    /// least 16 characters, which is 128 bits when drawn at random.
-    pub fn new(text: &str) -> Result<Self, ApiError> {
-        let text = text.trim();
-        if text.len() < 16 {
-            return Err(ApiError::new(
-                ErrorCode::InvalidRequest,
-                "the admin token is shorter than 16 characters: write a random one into admin.token_file",
-            ));
-        }
-        Ok(Self(Sha256::digest(text.as_bytes()).into()))
-    }
-
-    fn is(&self, presented: &[u8]) -> bool {
-        <[u8; 32]>::from(Sha256::digest(presented)) == self.0
-    }
-}
 
 /// Header with the token as it is, in place of `Authorization`.
 const ADMIN_KEY: &str = "x-admin-key";
@@ -47,8 +31,8 @@ const ADMIN_KEY: &str = "x-admin-key";
 /// The access rule of one listener.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Required of every caller, if set.
-    pub token: Option<Token>,
+    /// Every caller must send one of them, if there are any.
+    pub tokens: Tokens,
     /// Whether the listener can only be reached from this machine.
     pub loopback: bool,
     /// The callers that sent wrong tokens.
@@ -59,29 +43,43 @@ pub struct Access {
 
 /// The client address of a call, set by the listener.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller(pub(crate) PeerAddress);
+pub(crate) struct Caller {
+    /// By which wrong tokens are counted.
+    pub(crate) peer: PeerAddress,
+    /// The whole address; `None` for a unix socket.
+    pub(crate) address: Option<IpAddr>,
+}
 
 pub(crate) async fn check(
     State(access): State<Arc<Access>>,
     Extension(caller): Extension<Caller>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    if let Err(error) = allowed(&access, request.headers()) {
-        return refused(&access.throttled(error, caller), &request);
-    }
-    let change = ChangeCall::of(&access, &request);
-    let response = next.run(request).await;
-    if let Some(change) = change {
-        change.log(response.status());
+    let operator = match access.operator(request.headers()) {
+        Ok(operator) => operator,
+        Err(error) => return refused(&access.throttled(error, caller), &request),
+    };
+    let route = request.extensions().get::<MatchedPath>();
+    let needed = route.map(|route| roles::needed(request.method(), route.as_str()));
+    let audited = needed.and_then(|role| AuditedCall::of(role, &operator, caller, &request));
+    let response = match needed.map_or(Ok(()), |role| roles::check(&operator, role)) {
+        Ok(()) => {
+            request.extensions_mut().insert(operator);
+            next.run(request).await
+        }
+        Err(error) => refused(&error, &request),
+    };
+    if let Some(call) = audited {
+        call.log(response.status());
     }
     response
 }
 
 impl Access {
     /// Replaces the refusal of a wrong or missing token while its caller has sent too many.
-    fn throttled(&self, refused: ApiError, Caller(peer): Caller) -> ApiError {
-        let now = self.clock.now();
+    fn throttled(&self, refused: ApiError, caller: Caller) -> ApiError {
+        let (peer, now) = (caller.peer, self.clock.now());
         let wait = match refused.code {
             ErrorCode::InvalidApiKey => self.wrong_tokens.record_wrong_key(peer, now),
             ErrorCode::MissingApiKey => self.wrong_tokens.wait_without_key(peer, now),
@@ -95,39 +93,6 @@ impl Access {
     }
 }
 
-/// A call that may change the running router, for the audit trail in the log.
-struct ChangeCall {
-    action: String,
-    caller: &'static str,
-}
-
-impl ChangeCall {
-    /// Returns the call if it is one; queries of the Conductor API are sent by POST, too.
-    fn of(access: &Access, request: &Request) -> Option<Self> {
-        let path = request.uri().path();
-        let changes = path.starts_with("/admin/") || path.ends_with("register");
-        let reads = [Method::GET, Method::HEAD, Method::OPTIONS];
-        (changes && !reads.contains(request.method())).then(|| Self {
-            action: format!("{} {path}", request.method()),
-            caller: match access.token {
-                Some(_) => "admin token",
-                None => "this machine",
-            },
-        })
-    }
-
-    fn log(&self, status: StatusCode) {
-        let Self { action, caller } = self;
-        tracing::info!(
-            target: "warmroute::audit",
-            action,
-            caller,
-            status = status.as_u16(),
-            "operator call"
-        );
-    }
-}
-
 /// Returns the refusal as a reply; callers of the Conductor API get errors of that API's form.
 fn refused(error: &ApiError, request: &Request) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::FORBIDDEN);
@@ -137,39 +102,39 @@ fn refused(error: &ApiError, request: &Request) -> Response {
     }
 }
 
-fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
-    if access.loopback
-        && !headers
-            .get(header::HOST)
-            .is_none_or(|host| server::is_here(host.as_bytes()))
-    {
-        return Err(ApiError::new(
-            ErrorCode::DestinationForbidden,
-            "the Host header names another machine: ask for 127.0.0.1 or localhost",
-        ));
+impl Access {
+    /// Returns whose call this is.
+    fn operator(&self, headers: &HeaderMap) -> Result<Operator, ApiError> {
+        let host = headers.get(header::HOST);
+        if self.loopback && !host.is_none_or(|host| server::is_here(host.as_bytes())) {
+            return Err(ApiError::new(
+                ErrorCode::DestinationForbidden,
+                "the Host header names another machine: ask for 127.0.0.1 or localhost",
+            ));
+        }
+        if self.tokens.is_empty() {
+            return is_same_origin(headers).map(|()| Operator::anyone());
+        }
+        let bearer = headers.get_all(header::AUTHORIZATION).iter();
+        let plain = headers.get_all(ADMIN_KEY).iter();
+        let mut presented = bearer
+            .map(|value| bearer_key(value.as_bytes()))
+            .chain(plain.map(|value| Some(value.as_bytes())));
+        let Some(first) = presented.next() else {
+            return Err(ApiError::new(
+                ErrorCode::MissingApiKey,
+                "no admin token: send it as `Authorization: Bearer TOKEN`",
+            ));
+        };
+        let owner = first.and_then(|token| self.tokens.owner_of(token));
+        match owner.filter(|_| presented.all(|token| token == first)) {
+            Some(owner) => Ok(owner.clone()),
+            None => Err(ApiError::new(
+                ErrorCode::InvalidApiKey,
+                "the admin token is not the right one",
+            )),
+        }
     }
-    let Some(token) = &access.token else {
-        return is_same_origin(headers);
-    };
-    let bearer = headers.get_all(header::AUTHORIZATION).iter();
-    let plain = headers.get_all(ADMIN_KEY).iter();
-    let mut presented = bearer
-        .map(|value| bearer_key(value.as_bytes()))
-        .chain(plain.map(|value| Some(value.as_bytes())))
-        .peekable();
-    if presented.peek().is_none() {
-        return Err(ApiError::new(
-            ErrorCode::MissingApiKey,
-            "no admin token: send it as `Authorization: Bearer TOKEN`",
-        ));
-    }
-    if presented.all(|key| key.is_some_and(|key| token.is(key))) {
-        return Ok(());
-    }
-    Err(ApiError::new(
-        ErrorCode::InvalidApiKey,
-        "the admin token is not the right one",
-    ))
 }
 
 /// Returns the key of `Bearer KEY`.
@@ -198,9 +163,14 @@ mod tests {
 
     use super::*;
 
+    fn tokens(text: Option<&str>) -> Tokens {
+        let tokens = text.map(|text| Token::new(text).unwrap());
+        Tokens::new(tokens.into_iter().collect()).unwrap()
+    }
+
     fn access(token: Option<&str>, loopback: bool) -> Access {
         Access {
-            token: token.map(|text| Token::new(text).unwrap()),
+            tokens: tokens(token),
             loopback,
             wrong_tokens: Arc::default(),
             clock: Clock::system(),
@@ -213,7 +183,7 @@ mod tests {
         if let Some(key) = key {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_str(key).unwrap());
         }
-        allowed(access, &headers).err().map(|error| error.code)
+        access.operator(&headers).err().map(|error| error.code)
     }
 
     #[test]
@@ -252,7 +222,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:9191"));
             headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
-            allowed(&open, &headers).err().map(|error| error.code)
+            open.operator(&headers).err().map(|error| error.code)
         };
         assert_eq!(code("http://127.0.0.1:9191"), None);
         for other in [
@@ -295,7 +265,7 @@ mod tests {
                 (name.parse().unwrap(), HeaderValue::from_static(value))
             };
             let headers: HeaderMap = fields.iter().map(value).collect();
-            allowed(&access, &headers).err().map(|error| error.code)
+            access.operator(&headers).err().map(|error| error.code)
         };
         let right = ("x-admin-key", "0123456789abcdef");
         assert_eq!(code(&[right]), None);
