@@ -8,6 +8,7 @@
 //! that is this machine, so that a page in a browser cannot read it under another name.
 
 mod access;
+mod access_metrics;
 mod conductor;
 mod config_view;
 mod control;
@@ -36,7 +37,6 @@ mod route;
 mod streams;
 mod takeover;
 mod tenants;
-mod throttled_keys;
 mod totals;
 mod worker_changes;
 mod workers;
@@ -49,7 +49,9 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 
-pub use access::{Access, SharedToken, Token, Tokens, TooShort};
+pub use access::{
+    Access, AuditFile, AuditFileError, AuditSinks, SharedToken, Token, Tokens, TooShort,
+};
 pub use conductor::residents;
 pub use control::{Control, DrainRequest, NamedWorker, WorkerRejection};
 pub use doctor::Doctor;

@@ -71,7 +71,8 @@ pub async fn serve(parts: AdminParts, listeners: AdminListeners, stop: watch::Re
         registry.register_collector(Box::new(Gauges::of(&parts)));
         registry.register_collector(Box::new(KvCollector::of(&parts)));
     }
-    let AdminListeners { admin, metrics } = listeners;
+    let AdminListeners { mut admin, metrics } = listeners;
+    admin.access.audit.control = Some(Arc::clone(&parts.control));
     let metrics = metrics.map(|metrics| {
         let routes = metrics_routes(parts.metrics.clone());
         accept_by(&METRICS, routes, metrics, stop.clone())

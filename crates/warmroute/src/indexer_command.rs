@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use admin::{Access, ProtectedListener, Tokens};
+use admin::{Access, AuditFileError, ProtectedListener, Tokens};
 use clap::Args;
 use config::{Override, Problem, Settings};
 use indexer::{Indexer, IndexerParts, ResidentInstances};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::{
     admin_tokens, encryption, from_settings, limits, logging, output, setting_flags::LoggingArgs,
-    settings, signals::StopSignals,
+    settings, signals::StopSignals, wire_up,
 };
 
 /// Default listen address: the port that Conductor's clients know.
@@ -25,7 +25,7 @@ const USUAL_PLACE: &str = "127.0.0.1:13333";
                   holds; GET /services and /global_view show all of it."
 )]
 pub(crate) struct IndexerArgs {
-    /// Configuration file (YAML), of which `admin.token_file`, `admin.tokens`, `admin.tls`, `kv_events.block_hash`,
+    /// Configuration file (YAML), of which `admin.token_file`, `admin.tokens`, `admin.audit_log`, `admin.tls`, `kv_events.block_hash`,
     /// `kv_events.block_hash_seed`, `kv_events.memory_budget` and `logging` count.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -52,6 +52,8 @@ enum IndexerStartError {
     Listen(#[from] ListenError),
     #[error("admin.tls: {0}")]
     Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Audit(#[from] AuditFileError),
 }
 
 /// Serves until a signal.
@@ -76,7 +78,7 @@ pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
     }
 }
 
-fn checked(args: &IndexerArgs) -> Result<(Settings, Option<Token>), Vec<Problem>> {
+fn checked(args: &IndexerArgs) -> Result<(Settings, Tokens), Vec<Problem>> {
     let settings = settings::load(
         args.config.as_deref(),
         settings::environment(),
@@ -141,6 +143,7 @@ async fn until_signal(
         loopback: settings.admin.listen.is_local(),
         wrong_tokens: Arc::default(),
         clock: Clock::system(),
+        audit: wire_up::audit_sinks(&settings.admin)?,
     };
     let (stop, stopped) = watch::channel(false);
     let served = runtime::spawn(admin::serve_routes(

@@ -39,7 +39,7 @@ use tenants::Tenants;
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::error::StartError;
-pub(crate) use self::listeners::ListenAddresses;
+pub(crate) use self::listeners::{ListenAddresses, audit_sinks};
 use self::{fleet_start::FleetNeighbours, listeners::BoundListeners, replicas::ReplicaNeighbours};
 #[cfg(feature = "nats")]
 use crate::live::SharedMembers;
@@ -199,7 +199,7 @@ async fn start_on(
     } = DecisionCore::new(&settings);
     let in_force = Arc::new(settings.clone());
     let wrong_keys = Arc::new(KeyThrottle::default());
-    operators.register_throttled_keys(Arc::clone(&wrong_keys), &mut registry);
+    operators.register_access(Arc::clone(&wrong_keys), &mut registry);
     let (serve_metrics, tenants) = (settings.metrics.enabled, extras.tenants);
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;

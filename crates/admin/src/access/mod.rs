@@ -21,6 +21,7 @@ use net::{
 };
 
 use self::audit::AuditedCall;
+pub use self::audit::{AuditFile, AuditFileError, AuditSinks};
 pub(crate) use self::token::Operator;
 pub use self::token::{SharedToken, Token, Tokens, TooShort};
 use crate::response;
@@ -37,8 +38,10 @@ pub struct Access {
     pub loopback: bool,
     /// The callers that sent wrong tokens.
     pub wrong_tokens: Arc<KeyThrottle>,
-    /// The clock of their waits.
+    /// The clock of their waits, and of the audit.
     pub clock: Clock,
+    /// Where changes are audited.
+    pub audit: AuditSinks,
 }
 
 /// The client address of a call, set by the listener.
@@ -62,7 +65,8 @@ pub(crate) async fn check(
     };
     let route = request.extensions().get::<MatchedPath>();
     let needed = route.map(|route| roles::needed(request.method(), route.as_str()));
-    let audited = needed.and_then(|role| AuditedCall::of(role, &operator, caller, &request));
+    let audited =
+        needed.and_then(|role| AuditedCall::of(role, &operator, caller, &request, &access.audit));
     let response = match needed.map_or(Ok(()), |role| roles::check(&operator, role)) {
         Ok(()) => {
             request.extensions_mut().insert(operator);
@@ -71,7 +75,8 @@ pub(crate) async fn check(
         Err(error) => refused(&error, &request),
     };
     if let Some(call) = audited {
-        call.log(response.status());
+        call.write(response.status(), &access.audit, access.clock)
+            .await;
     }
     response
 }
@@ -174,6 +179,7 @@ mod tests {
             loopback,
             wrong_tokens: Arc::default(),
             clock: Clock::system(),
+            audit: AuditSinks::default(),
         }
     }
 

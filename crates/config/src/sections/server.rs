@@ -96,6 +96,9 @@ settings::section! {
         token_file: Option<PathBuf> = "~", restart;
         /// Further tokens, each with the name and the role of its owner.
         tokens: Vec<AdminTokenEntry> = "[]", restart;
+        /// File to which a JSON line is appended for each call that may change something (mode 0600
+        /// if it is new). Unset: these calls are in the log only.
+        audit_log: Option<PathBuf> = "~", restart;
         /// TLS of the admin listener.
         tls: Option<ListenerTls>, restart;
         /// Serve the dashboard if the program contains it.

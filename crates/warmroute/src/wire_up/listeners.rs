@@ -6,8 +6,10 @@ use std::{
     time::Duration,
 };
 
-use admin::{Access, AdminListeners, ProtectedListener, Tokens};
-use config::{ListenSetting, ServerSection, Settings};
+use admin::{
+    Access, AdminListeners, AuditFile, AuditFileError, AuditSinks, ProtectedListener, Tokens,
+};
+use config::{AdminSection, ListenSetting, ServerSection, Settings};
 use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
 use net::{Clock, HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
 use tokio::sync::watch;
@@ -131,11 +133,13 @@ async fn bind_operators(
     tls: Option<Arc<TlsIdentity>>,
 ) -> Result<AdminListeners, StartError> {
     let (admin, metrics) = (&settings.admin, &settings.metrics);
+    let audit = audit_sinks(admin)?;
     let access = |listen: &ListenSetting| Access {
         tokens: tokens.clone(),
         loopback: listen.is_local(),
         wrong_tokens: Arc::default(),
         clock: Clock::system(),
+        audit: audit.clone(),
     };
     let place = address(&admin.listen).chosen_by("--admin-listen");
     let reused = inherited.as_deref_mut();
@@ -157,6 +161,12 @@ async fn bind_operators(
         admin: operators,
         metrics: scrapers,
     })
+}
+
+/// Opens the file of the audit, if one is configured.
+pub(crate) fn audit_sinks(admin: &AdminSection) -> Result<AuditSinks, AuditFileError> {
+    let path = admin.audit_log.clone();
+    path.map(AuditFile::open).transpose().map(AuditSinks::of)
 }
 
 async fn open(

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::access::{bearer, call};
-use crate::harness::{Program, RawClient, RawReply, eventually};
+use crate::harness::{Page, Program, RawClient, RawReply, eventually};
 
 /// Every role with its token, from the one that allows least.
 const ROLES: [(&str, &str); 3] = [
@@ -186,4 +186,67 @@ fn a_token_that_two_operators_share_or_that_is_short_stops_the_start() {
         }
         assert!(!ended.stderr.contains(OF_FILE));
     }
+}
+
+#[test]
+#[contract("S17")]
+fn each_change_is_a_line_of_the_audit_file() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("audit").join("calls.jsonl");
+    std::fs::create_dir(path.parent().expect("a folder")).expect("a directory");
+    let admin = json!({
+        "audit_log": path, "tokens": [{"name": "ops", "role": "admin", "token": OF_FILE}],
+    });
+    let router = Program::serve_with(&format!("workers: []\nadmin: {admin}\n"), &[], &[]);
+    let token = bearer(OF_FILE);
+    let send = |method: &str, path: &str, body: &Value| {
+        let mut client = RawClient::connect(&router.admin());
+        let body = body.to_string();
+        client.send(method, path, &[("authorization", &token)], body.as_bytes());
+        client.reply().status
+    };
+    let worker = json!({"name": "w", "url": "http://127.0.0.1:1", "api_key": "sk-of-a-worker"});
+    assert_eq!(send("POST", "/admin/workers", &worker), 201);
+    assert_eq!(send("POST", "/admin/kv-index/clear", &json!({})), 200);
+    assert_eq!(send("GET", "/admin/workers", &Value::Null), 200);
+    let text = std::fs::read_to_string(&path).expect("the audit file");
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    let [added, cleared] = [&lines[0], &lines[1]];
+    for (line, action, status) in [
+        (added, "POST /admin/workers", 201),
+        (cleared, "POST /admin/kv-index/clear", 200),
+    ] {
+        assert_eq!(
+            (&line["action"], &line["status"]),
+            (&json!(action), &json!(status))
+        );
+        let who = [&line["caller"], &line["role"], &line["source"]];
+        assert_eq!(who, [&json!("ops"), &json!("admin"), &json!("127.0.0.1")]);
+    }
+    assert_ne!(
+        added["old"], added["new"],
+        "a worker is part of the configuration"
+    );
+    assert_eq!(
+        (&cleared["old"], &cleared["new"]),
+        (&added["new"], &added["new"])
+    );
+    assert!(!text.contains("sk-of-a-worker") && !text.contains(OF_FILE));
+
+    // A call does not fail for its line.
+    std::fs::remove_dir_all(path.parent().expect("a folder")).expect("it can be removed");
+    assert_eq!(send("POST", "/admin/kv-index/clear", &json!({})), 200);
+    let page = call(
+        &router.admin(),
+        "GET",
+        "/metrics",
+        &[("authorization", &token)],
+    );
+    let page = Page::read(&page.text());
+    let lines = |result| page.value("warmroute_audit_lines_total", &[("result", result)]);
+    assert_eq!((lines("written"), lines("failed")), (2.0, 1.0));
 }
