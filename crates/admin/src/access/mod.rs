@@ -67,18 +67,43 @@ pub(crate) async fn check(
     let needed = route.map(|route| roles::needed(request.method(), route.as_str()));
     let audited =
         needed.and_then(|role| AuditedCall::of(role, &operator, caller, &request, &access.audit));
-    let response = match needed.map_or(Ok(()), |role| roles::check(&operator, role)) {
-        Ok(()) => {
-            request.extensions_mut().insert(operator);
-            next.run(request).await
+    let allowed = needed.map_or(Ok(()), |role| roles::check(&operator, role));
+    let answer = async move {
+        match allowed {
+            Ok(()) => {
+                request.extensions_mut().insert(operator);
+                next.run(request).await
+            }
+            Err(error) => refused(&error, &request),
         }
-        Err(error) => refused(&error, &request),
     };
-    if let Some(call) = audited {
-        call.write(response.status(), &access.audit, access.clock)
-            .await;
+    match audited {
+        Some(call) => to_its_end(call, access, answer).await,
+        None => answer.await,
     }
-    response
+}
+
+/// Carries a call that may change something to its end, also when its caller leaves: its line says
+/// what came of it.
+async fn to_its_end(
+    call: AuditedCall,
+    access: Arc<Access>,
+    answer: impl Future<Output = Response> + Send + 'static,
+) -> Response {
+    let audited = async move {
+        let response = answer.await;
+        let status = response.status();
+        call.write(status, &access.audit, access.clock).await;
+        response
+    };
+    match runtime::spawn(audited).await {
+        Ok(response) => response,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The program ends.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }
 
 impl Access {

@@ -23,7 +23,7 @@ use proxy::headers::{REQUEST_ID, insert};
 use super::{accept, reply, reply_body::ReplyBody};
 
 /// Seconds for which a browser remembers the answer to a preflight.
-const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
+const MAX_AGE: &str = "600";
 /// Fields of replies that pages may read, beside those that begin with one of [`EXPOSED_PREFIXES`].
 const EXPOSED: [&str; 3] = ["request-id", "retry-after", "retry-after-ms"];
 const EXPOSED_PREFIXES: [&str; 2] = ["x-", "ratelimit"];
@@ -84,7 +84,7 @@ pub(crate) fn preflight(
         // The routes check what a field may do, whoever sends it.
         fields.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }
-    fields.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
+    fields.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(MAX_AGE));
     insert(&mut fields, HeaderName::from_static(REQUEST_ID), request_id);
     let head = (StatusCode::NO_CONTENT, fields);
     Some(reply::with_head(head, ReplyBody::default()))
