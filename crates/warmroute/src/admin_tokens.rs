@@ -17,7 +17,7 @@ pub(crate) fn read(settings: &Settings) -> Result<Tokens, Vec<Problem>> {
     for read in of_file.into_iter().chain(entries.map(of_entry)) {
         match read {
             Ok(token) => tokens.push(token),
-            Err(problem) => problems.push(settings.locate(problem)),
+            Err(problem) => problems.push(settings.locate(*problem)),
         }
     }
     if !problems.is_empty() {
@@ -30,15 +30,16 @@ pub(crate) fn read(settings: &Settings) -> Result<Tokens, Vec<Problem>> {
     })
 }
 
-fn of_token_file(path: &Path) -> Result<Token, Problem> {
+fn of_token_file(path: &Path) -> Result<Token, Box<Problem>> {
     let bad = |message: &str| {
-        Problem::bad_value("admin.token_file", &path.display().to_string(), message)
+        let shown = path.display().to_string();
+        Box::new(Problem::bad_value("admin.token_file", &shown, message))
     };
     let text = text_of(path).map_err(|message| bad(&message))?;
     Token::new(&text).map_err(|error| bad(&error.message))
 }
 
-fn of_entry((at, entry): (usize, &AdminTokenEntry)) -> Result<Token, Problem> {
+fn of_entry((at, entry): (usize, &AdminTokenEntry)) -> Result<Token, Box<Problem>> {
     let create = |text: &str| {
         let token = Token::of(&entry.name, entry.role.into(), text);
         token.map_err(|TooShort| {
@@ -57,7 +58,8 @@ fn of_entry((at, entry): (usize, &AdminTokenEntry)) -> Result<Token, Problem> {
         }
     };
     token.map_err(|message| {
-        Problem::bad_value(&format!("admin.tokens[{at}].{key}"), &shown, &message)
+        let path = format!("admin.tokens[{at}].{key}");
+        Box::new(Problem::bad_value(&path, &shown, &message))
     })
 }
 

@@ -204,11 +204,7 @@ async fn start_on(
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let replica = runtime::random();
-    let state = LastingState {
-        index: Arc::clone(&index),
-        router: Arc::clone(&router),
-        clock,
-    };
+    let state = lasting_state(&index, &router, clock);
     let neighbours = FleetNeighbours {
         state: state.clone(),
         scheme,
@@ -345,6 +341,15 @@ fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
     log_queue::register(&mut registry);
     let stall_task = stall_watch::start(clock, &mut registry);
     (registry, stall_task)
+}
+
+/// Returns the state that outlives the process.
+fn lasting_state(index: &Arc<KvIndex>, router: &Arc<Router>, clock: Clock) -> LastingState {
+    LastingState {
+        index: Arc::clone(index),
+        router: Arc::clone(router),
+        clock,
+    }
 }
 
 /// Returns the counters of decisions for the request path; the metrics read them too.

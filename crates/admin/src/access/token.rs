@@ -171,7 +171,7 @@ mod tests {
         let name = |text: &str| both.owner_of(text.as_bytes()).map(|it| &*it.name);
         assert_eq!((name(TEXT), name(&other)), (Some("t0"), Some("t1")));
         let shared = tokens(&[TEXT, &other, &format!(" {TEXT}\n")]).expect_err("a shared one");
-        assert_eq!(shared.names, ["t0".into(), "t2".into()]);
+        assert_eq!(shared.names.map(|name| name.to_string()), ["t0", "t2"]);
         assert_eq!(Token::of("a", Role::Admin, "short").err(), Some(TooShort));
     }
 
