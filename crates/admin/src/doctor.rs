@@ -4,8 +4,9 @@
 
 use std::{fmt, pin::Pin, sync::Arc};
 
-use api::DoctorReport;
+use api::{DoctorReport, openapi::Role};
 use axum::{
+    Extension,
     extract::{Query, State, rejection::QueryRejection},
     response::Response,
 };
@@ -13,7 +14,10 @@ use dialect::{ApiError, ErrorCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use crate::response;
+use crate::{
+    access::{Operator, roles},
+    response,
+};
 
 type DoctorFuture = Pin<Box<dyn Future<Output = DoctorReport> + Send>>;
 
@@ -47,12 +51,13 @@ impl fmt::Debug for Doctor {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct DoctorQuery {
-    /// Whether requests may be sent to the engines.
+    /// Whether requests may be sent to the engines, which needs the role `operate`.
     probe: bool,
 }
 
 pub(crate) async fn report(
     State(doctor): State<Doctor>,
+    Extension(operator): Extension<Operator>,
     query: Result<Query<DoctorQuery>, QueryRejection>,
 ) -> Response {
     let Ok(Query(query)) = query else {
@@ -61,6 +66,11 @@ pub(crate) async fn report(
             "probe is not true or false: send ?probe=true",
         ));
     };
+    if query.probe
+        && let Err(error) = roles::check(&operator, Role::Operate)
+    {
+        return response::error(&error);
+    }
     // A caller that hangs up ends its check and releases the lock.
     let Ok(_running) = doctor.running.try_lock() else {
         let message = "another look is under way: ask again when it has ended";

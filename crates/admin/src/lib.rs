@@ -8,6 +8,7 @@
 //! that is this machine, so that a page in a browser cannot read it under another name.
 
 mod access;
+mod access_metrics;
 mod conductor;
 mod config_view;
 mod control;
@@ -48,7 +49,9 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 
-pub use access::{Access, Token};
+pub use access::{
+    Access, AuditFile, AuditFileError, AuditSinks, SharedToken, Token, Tokens, TooShort,
+};
 pub use conductor::residents;
 pub use control::{Control, DrainRequest, NamedWorker, WorkerRejection};
 pub use doctor::Doctor;
@@ -63,10 +66,10 @@ pub use takeover::Takeover;
 const SHORT_BODY: usize = 256 * 1024;
 
 /// Returns all routes of the listener. An unknown path answers `unknown_route`.
-pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
+pub(crate) fn routes(parts: AdminParts) -> Routes {
     let conductor = indexer::routes(Arc::clone(&parts.kv_index.indexer));
     let mut routes = Routes::new();
-    for (path, methods) in own_routes(parts.decisions.dry_run.max_body_bytes, access) {
+    for (path, methods) in own_routes(parts.decisions.dry_run.max_body_bytes) {
         routes = routes.route(path, methods);
     }
     routes
@@ -88,9 +91,9 @@ pub(crate) fn metrics_routes(page: MetricsPage) -> Routes {
 /// A path and what its methods do.
 type Route = (&'static str, MethodRouter<AdminParts>);
 
-/// Returns the routes of this crate; `api::openapi` describes each. `longest` is the limit of a
+/// Returns the routes of this crate; `api::openapi` describes each, with the role that it needs. `longest` is the limit of a
 /// request's body, in bytes.
-fn own_routes(longest: usize, access: &Access) -> Vec<Route> {
+fn own_routes(longest: usize) -> Vec<Route> {
     let mut all = changing_routes(longest);
     all.extend([
         ("/metrics", get(metrics::text)),
@@ -116,7 +119,7 @@ fn own_routes(longest: usize, access: &Access) -> Vec<Route> {
         ("/admin/kv-index/stats", get(kv_index_stats::stats)),
         ("/admin/kv-index/backends", get(kv_index_stats::backends)),
         ("/admin/response-cache/stats", get(response_cache::stats)),
-        ("/v1/kv_events", kv_events::route(access)),
+        ("/v1/kv_events", kv_events::route()),
     ]);
     all
 }
@@ -192,11 +195,7 @@ mod tests {
 
     #[test]
     fn the_openapi_document_has_every_path_of_the_listener_and_no_other() {
-        let access = Access {
-            token: None,
-            loopback: true,
-        };
-        let own = own_routes(1, &access).into_iter().map(|(path, _)| path);
+        let own = own_routes(1).into_iter().map(|(path, _)| path);
         let served: BTreeSet<&str> = own.chain(indexer::PATHS).collect();
         let described: BTreeSet<&str> = operations()
             .iter()

@@ -13,8 +13,11 @@ use supervision::{Task, contain};
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
-    Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, metrics_routes,
-    response, routes,
+    Access, AdminParts,
+    access::{self, Caller},
+    gauges::Gauges,
+    kv_telemetry::KvCollector,
+    metrics_routes, response, routes,
 };
 
 /// Time limit of a request head.
@@ -68,7 +71,8 @@ pub async fn serve(parts: AdminParts, listeners: AdminListeners, stop: watch::Re
         registry.register_collector(Box::new(Gauges::of(&parts)));
         registry.register_collector(Box::new(KvCollector::of(&parts)));
     }
-    let AdminListeners { admin, metrics } = listeners;
+    let AdminListeners { mut admin, metrics } = listeners;
+    admin.access.audit.control = Some(Arc::clone(&parts.control));
     let metrics = metrics.map(|metrics| {
         let routes = metrics_routes(parts.metrics.clone());
         accept_by(&METRICS, routes, metrics, stop.clone())
@@ -78,7 +82,7 @@ pub async fn serve(parts: AdminParts, listeners: AdminListeners, stop: watch::Re
             metrics.await;
         }
     };
-    let operated = accept_by(&ADMIN, routes(parts, &admin.access), admin, stop);
+    let operated = accept_by(&ADMIN, routes(parts), admin, stop);
     tokio::join!(operated, scraped);
 }
 
@@ -143,10 +147,16 @@ async fn connection(
     slot: ConnectionSlot,
 ) {
     let (stream, exchange) = ClientStream::new(stream, slot, HEAD, STALL);
-    let service = hyper::service::service_fn(|request: Request<Incoming>| {
+    let service = hyper::service::service_fn(|mut request: Request<Incoming>| {
         let (routes, exchange) = (routes.clone(), exchange.clone());
         async move {
             let (answering, framing) = exchange.begin().await;
+            let slot = exchange.slot();
+            let caller = Caller {
+                peer: slot.peer(),
+                address: slot.address(),
+            };
+            request.extensions_mut().insert(caller);
             let response = match framing {
                 Ok(()) => routes.call(request).await?,
                 Err(error) => response::refused_framing(error),

@@ -35,11 +35,17 @@ pub(crate) fn error(error: &ApiError) -> Response {
     if let Ok(id) = HeaderValue::try_from(id) {
         fields.insert("x-request-id", id);
     }
-    if let Some(seconds) = error.retry_after() {
-        fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
     if !error.is_retryable() {
         fields.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+    with_retry_after(error, response)
+}
+
+/// Adds the time after which a call may be tried again, if the error has one.
+pub(crate) fn with_retry_after(error: &ApiError, mut response: Response) -> Response {
+    if let Some(seconds) = error.retry_after() {
+        let seconds = HeaderValue::from(seconds);
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
     response
 }

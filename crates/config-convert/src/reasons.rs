@@ -93,7 +93,10 @@ pub(super) const VLLM_ROUTER: Reasons = &[
         &["max_concurrent_requests", "rate_limit_tokens_per_second"],
         "bytes and the queue bound requests, not their number: server.max_held_bytes, queue",
     ),
-    (&["cors_allowed_origins"], "no CORS headers are sent"),
+    (
+        &["cors_allowed_origins"],
+        "list them in server.allowed_origins, which also admits their pages where no key is needed",
+    ),
     (
         &["backoff_multiplier", "retry_backoff_multiplier"],
         "delays double: retry.exponential_backoff",
@@ -217,7 +220,10 @@ pub(super) const CONTINUUM: Reasons = &[
         "declined (docs/compat.md): Prometheus stores the history of metrics",
     ),
     (&["webui", "web_ui"], "there is no web interface"),
-    (&["cors"], "no CORS headers are sent"),
+    (
+        &["cors"],
+        "list them in server.allowed_origins, which also admits their pages where no key is needed",
+    ),
     (
         &["model_metadata_file", "model_configs"],
         "models are described as their engines describe them",

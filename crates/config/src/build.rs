@@ -1,5 +1,6 @@
 //! Checks the relations between keys, and completes the settings by what follows from several keys.
 
+mod admin_tokens;
 mod cache;
 mod content_routing;
 mod disaggregation;
@@ -77,6 +78,7 @@ fn check_sections(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     models::check(root.key("models"), problems);
     cache::check_empty_lists(root.key("model_aggregation"), problems);
     hooks::check(root.key("pre_routing_hooks"), problems);
+    admin_tokens::check(root.key("admin").key("tokens"), problems);
     tenants::check(root.key("tenants").key("api_keys"), problems);
     tenants::check_services(root.key("tenants").key("key_validation"), problems);
     replicas::check(root.key("replicas"), problems);

@@ -81,6 +81,7 @@ impl ConfigChanges {
         }
         let (before, after) = (&old.response_cache, &new.response_cache);
         for (path, changed) in [
+            ("admin.tokens", old.admin.tokens != new.admin.tokens),
             (
                 "tenants.api_keys",
                 old.tenants.api_keys != new.tenants.api_keys,

@@ -50,7 +50,7 @@ pub use request::{RequestSection, RetrySection};
 pub use response_cache::{
     AbsentTemperature, CacheBackend, CacheTiering, ResponseCacheSection, SemanticCache,
 };
-pub use server::{AdminSection, MemoryBudget, ServerSection};
+pub use server::{AdminRole, AdminSection, AdminTokenEntry, MemoryBudget, ServerSection};
 pub use tls::{ListenerTls, WorkerTls};
 pub use tracing::TracingSection;
 pub use worker::{EngineKind, MessagesMode, WorkerEntry};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use config::Settings;
 use fleet::Fleet;
 use lmcache::Controller;
-use net::Clock;
+use net::{Clock, server::KeyThrottle};
 use otlp::SpanQueue;
 use parity::ParityTracker;
 use parking_lot::Mutex;
@@ -97,6 +97,8 @@ pub struct GatewayParts {
     pub clock: Clock,
     /// The tenants, and their keys.
     pub tenants: Arc<Tenants>,
+    /// The wrong keys of clients.
+    pub wrong_keys: Arc<KeyThrottle>,
     /// The limits of the process.
     pub process: ProcessLimits,
 }
@@ -131,6 +133,7 @@ impl Gateway {
             lmcache,
             tokens,
             tenants,
+            wrong_keys,
             process,
             ..
         } = parts;
@@ -153,7 +156,7 @@ impl Gateway {
         };
         let tokenization = Arc::new(shared.tokenization(tokens, registry));
         let affinity = shared.affinity(lmcache, &counters, registry);
-        let admission = shared.admission(tenants, process, registry);
+        let admission = shared.admission(tenants, wrong_keys, process, registry);
         let server = Arc::clone(&admission.server);
         Self {
             edge: shared.edge(admission, registry),
@@ -264,6 +267,7 @@ impl<'a> SharedParts<'a> {
     fn admission(
         &self,
         tenants: Arc<Tenants>,
+        wrong_keys: Arc<KeyThrottle>,
         process: ProcessLimits,
         registry: &mut Registry,
     ) -> Admission {
@@ -273,6 +277,7 @@ impl<'a> SharedParts<'a> {
             process,
             tenants,
             key_validator: KeyValidator::new(services, self.clock, registry),
+            wrong_keys,
             bodies: BodyBudget::new(self.metrics.requests.buffered_body_bytes.clone()),
             memory: Arc::clone(&self.memory),
             clock: self.clock,

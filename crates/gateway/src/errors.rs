@@ -106,6 +106,14 @@ pub(crate) fn refused_by_tenant(refusal: &Refusal) -> ApiError {
     }
 }
 
+/// Returns the error of a request with a wrong key or none, from an address that sent too many wrong
+/// ones.
+pub(crate) fn too_many_wrong_keys(wait_s: u32) -> ApiError {
+    let message = "too many wrong API keys from this address: try again after the time in Retry-After; a right key is \
+                   accepted at once";
+    ApiError::new(ErrorCode::RateLimited, message).with_retry_after(wait_s)
+}
+
 /// Rounds up, so that a client that waits as long finds a token.
 fn whole_seconds(wait: Duration) -> u32 {
     let rest = u64::from(wait.subsec_nanos() > 0);

@@ -21,6 +21,8 @@ pub(crate) enum CallErrorKind {
     Body,
     /// The required token is missing or wrong.
     Stranger,
+    /// Too many wrong tokens came from the caller's address.
+    Throttled,
     /// The destination or the origin of the call is not permitted.
     Forbidden,
     /// There is no such registration, or no such route.
@@ -66,6 +68,7 @@ impl CallError {
         match self.kind {
             CallErrorKind::Body => StatusCode::BAD_REQUEST,
             CallErrorKind::Stranger => StatusCode::UNAUTHORIZED,
+            CallErrorKind::Throttled => StatusCode::TOO_MANY_REQUESTS,
             CallErrorKind::Forbidden => StatusCode::FORBIDDEN,
             CallErrorKind::Unknown => StatusCode::NOT_FOUND,
             CallErrorKind::Method => StatusCode::METHOD_NOT_ALLOWED,

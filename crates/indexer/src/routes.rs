@@ -60,10 +60,10 @@ pub fn refusal(
     if !PATHS.contains(&uri.path()) {
         return None;
     }
-    let kind = if status == StatusCode::UNAUTHORIZED {
-        CallErrorKind::Stranger
-    } else {
-        CallErrorKind::Forbidden
+    let kind = match status {
+        StatusCode::UNAUTHORIZED => CallErrorKind::Stranger,
+        StatusCode::TOO_MANY_REQUESTS => CallErrorKind::Throttled,
+        _ => CallErrorKind::Forbidden,
     };
     let error = CallError::new(kind, message);
     Some(reply::<()>(Err(error), reply_encoding(headers)))

@@ -61,6 +61,16 @@ impl Stream {
             Self::Accepting(stream) => stream.inner().and_then(Self::peer_addr),
         }
     }
+
+    /// Returns whether the bytes pass through a unix socket.
+    pub(crate) fn is_unix(&self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Memory(_) => false,
+            Self::Unix(_) => true,
+            Self::Tls(stream) => stream.get_ref().0.is_unix(),
+            Self::Accepting(stream) => stream.inner().is_some_and(Self::is_unix),
+        }
+    }
 }
 
 impl AsyncRead for Stream {

@@ -225,6 +225,85 @@ fn nesting_does_not_overflow_the_stack() {
     }
 }
 
+/// Renders a template with a client's `chat_template_kwargs`.
+fn render_with(template: &str, kwargs: &str) -> Result<String, PromptError> {
+    let model = load(SMALL, template).expect("a bad template does not fail the load");
+    let request = ChatRequest {
+        chat_template_kwargs: Some(kwargs),
+        ..chat(r#"[{"role":"user","content":"x"}]"#)
+    };
+    model.chat_text(&request, 0)
+}
+
+#[test]
+#[contract("S65")]
+fn a_clients_arguments_of_any_json_are_seen_by_the_template_as_the_engine_sees_them() {
+    for (template, kwargs, expected) in [
+        ("{{ x }}", r#"{"x": true}"#, "True"),
+        ("{{ x[1].y }}", r#"{"x": [1, {"y": "b"}]}"#, "b"),
+        (
+            "{{ x | tojson }}",
+            r#"{"x": {"a": [1, null]}}"#,
+            r#"{"a": [1, null]}"#,
+        ),
+    ] {
+        let text = render_with(template, kwargs).expect("it renders");
+        assert_eq!(text, expected, "{template}");
+    }
+}
+
+#[test]
+#[contract("S65")]
+fn a_clients_nested_arguments_are_held_by_the_limits_of_any_render() {
+    let numbers = format!("[{}]", vec!["1"; 50_000].join(","));
+    let text = "a".repeat(1_000_000);
+    let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    let in_all = "{% for a in x %}{% for b in x %}{% for c in x %}{{ a }}{% endfor %}{% endfor %}{% endfor %}";
+    let doubled = "{% set ns = namespace(y=x) %}{% for i in range(60) %}{% set ns.y = ns.y + ns.y %}{% endfor %}";
+    let shared = "{% set ns = namespace(y=x) %}{% for i in range(60) %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.y }}";
+    let deeper = "{% set ns = namespace(y=x) %}{% for i in range(1000) %}{% set ns.y = [ns.y] %}{% endfor %}{{ ns.y }}";
+    let walked = "{% macro walk(v) %}{% if v is iterable %}{% for w in v %}{{ walk(w) }}{{ walk(w) }}{% endfor %}{% endif %}\
+                  {% endmacro %}{{ walk(x) }}";
+    for (template, value) in [
+        (in_all, numbers.clone()),
+        (doubled, numbers.clone()),
+        (shared, numbers.clone()),
+        (
+            "{% for a in x %}{{ x | tojson }}{% endfor %}",
+            numbers.clone(),
+        ),
+        (
+            "{% for a in x %}{% set y = x | sort %}{% endfor %}",
+            numbers,
+        ),
+        (doubled, format!("\"{text}\"")),
+        (shared, format!("\"{text}\"")),
+        (
+            "{% for i in range(100000) %}{{ x }}{% endfor %}",
+            format!("\"{text}\""),
+        ),
+        ("{{ x * 100000 }}", format!("\"{text}\"")),
+        (deeper, nested(100)),
+        (walked, nested(100)),
+        ("{{ x }}", nested(100_000)),
+        ("{{ x | tojson }}", nested(100_000)),
+    ] {
+        let kwargs = format!("{{\"x\": {value}}}");
+        let what = format!("{template} of {} bytes", kwargs.len());
+        let refused = bounded(&what, move || render_with(template, &kwargs));
+        assert!(
+            matches!(
+                refused,
+                Err(PromptError::Refused(_)
+                    | PromptError::Unsupported { .. }
+                    | PromptError::NoTemplate(_))
+            ),
+            "{what}: {:?}",
+            refused.map(|text| text.len())
+        );
+    }
+}
+
 /// Returns the fixture's file with one change.
 fn changed(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let mut file: Value = serde_json::from_slice(&tokenizer_json()).expect("the fixture is JSON");

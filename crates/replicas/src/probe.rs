@@ -131,7 +131,9 @@ async fn probe_peer(
         .map_err(|error| PeerFailure::Silent(error.to_string()))?;
     match reply.status {
         StatusCode::OK => {}
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Err(PeerFailure::Token),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
+            return Err(PeerFailure::Token);
+        }
         StatusCode::NOT_FOUND => return Err(PeerFailure::NoFeed),
         status => return Err(PeerFailure::Status(status.as_u16())),
     }

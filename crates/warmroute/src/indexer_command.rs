@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use admin::{Access, ProtectedListener, Token};
+use admin::{Access, AuditFileError, ProtectedListener, Tokens};
 use clap::Args;
 use config::{Override, Problem, Settings};
 use indexer::{Indexer, IndexerParts, ResidentInstances};
@@ -12,8 +12,8 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    encryption, from_settings, limits, logging, output, serve, setting_flags::LoggingArgs,
-    settings, signals::StopSignals,
+    admin_tokens, encryption, from_settings, limits, logging, output, setting_flags::LoggingArgs,
+    settings, signals::StopSignals, wire_up,
 };
 
 /// Default listen address: the port that Conductor's clients know.
@@ -25,7 +25,7 @@ const USUAL_PLACE: &str = "127.0.0.1:13333";
                   holds; GET /services and /global_view show all of it."
 )]
 pub(crate) struct IndexerArgs {
-    /// Configuration file (YAML), of which `admin.token_file`, `admin.tls`, `kv_events.block_hash`,
+    /// Configuration file (YAML), of which `admin.token_file`, `admin.tokens`, `admin.audit_log`, `admin.tls`, `kv_events.block_hash`,
     /// `kv_events.block_hash_seed`, `kv_events.memory_budget` and `logging` count.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -52,11 +52,13 @@ enum IndexerStartError {
     Listen(#[from] ListenError),
     #[error("admin.tls: {0}")]
     Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Audit(#[from] AuditFileError),
 }
 
 /// Serves until a signal.
 pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
-    let (settings, token) = match checked(args) {
+    let (settings, tokens) = match checked(args) {
         Ok(checked) => checked,
         Err(problems) => return settings::refuse(&problems),
     };
@@ -70,20 +72,20 @@ pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("the runtime could not be started: {error}")),
     };
-    match runtime.block_on(until_signal(&settings, token, args.print_ready)) {
+    match runtime.block_on(until_signal(&settings, tokens, args.print_ready)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error.to_string()),
     }
 }
 
-fn checked(args: &IndexerArgs) -> Result<(Settings, Option<Token>), Vec<Problem>> {
+fn checked(args: &IndexerArgs) -> Result<(Settings, Tokens), Vec<Problem>> {
     let settings = settings::load(
         args.config.as_deref(),
         settings::environment(),
         &overrides(args),
     )?;
-    let token = serve::token(&settings)?;
-    Ok((settings, token))
+    let tokens = admin_tokens::read(&settings)?;
+    Ok((settings, tokens))
 }
 
 fn overrides(args: &IndexerArgs) -> Vec<Override> {
@@ -113,7 +115,7 @@ fn overrides(args: &IndexerArgs) -> Vec<Override> {
 
 async fn until_signal(
     settings: &Settings,
-    token: Option<Token>,
+    tokens: Tokens,
     print_ready: bool,
 ) -> Result<(), IndexerStartError> {
     let tls = encryption::identity(settings.admin.tls.as_ref(), HttpProtocols::Http1)?;
@@ -137,8 +139,11 @@ async fn until_signal(
         residents: ResidentInstances::none(),
     });
     let access = Access {
-        token,
+        tokens,
         loopback: settings.admin.listen.is_local(),
+        wrong_tokens: Arc::default(),
+        clock: Clock::system(),
+        audit: wire_up::audit_sinks(&settings.admin)?,
     };
     let (stop, stopped) = watch::channel(false);
     let served = runtime::spawn(admin::serve_routes(

@@ -1,6 +1,7 @@
 //! The `warmroute` program: one module per subcommand, and one file, `wire_up`, that builds the
 //! router.
 
+mod admin_tokens;
 mod cli;
 mod config_command;
 mod config_search;

@@ -2,13 +2,14 @@
 
 use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Duration};
 
-use admin::Token;
+use admin::Tokens;
 use config::{Problem, Settings};
 use fleet::WorkerVerdict;
 use gateway::DrainResult;
 use serde_json::json;
 
 use crate::{
+    admin_tokens,
     cli::ServeArgs,
     config_search,
     drain::NewConnections,
@@ -30,7 +31,7 @@ const LAST_CHANGE: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     let CheckedStart {
         settings,
-        token,
+        admin_tokens,
         sources,
     } = match checked(args) {
         Ok(checked) => checked,
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     };
     let extras = StartOptions {
         tenants,
-        token,
+        admin_tokens,
         on_verdict: Arc::new(|verdict: &WorkerVerdict| output::err(&verdict.to_string())),
         takeover: args.takeover,
     };
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
 /// Checked inputs of a start.
 pub(crate) struct CheckedStart {
     pub(crate) settings: Settings,
-    pub(crate) token: Option<Token>,
+    pub(crate) admin_tokens: Tokens,
     pub(crate) sources: SourceTexts,
 }
 
@@ -92,14 +93,14 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
     let mut problems = model_file_problems(&settings);
     problems.extend(encryption::problems(&settings));
     problems.extend(settings::no_workers(&settings));
-    let token = token(&settings).unwrap_or_else(|more| {
+    let admin_tokens = admin_tokens::read(&settings).unwrap_or_else(|more| {
         problems.extend(more);
-        None
+        Tokens::default()
     });
     if problems.is_empty() {
         Ok(CheckedStart {
             settings,
-            token,
+            admin_tokens,
             sources,
         })
     } else {
@@ -230,21 +231,6 @@ fn warn_of_ignored_settings(settings: &Settings) {
             "{ignored}"
         );
     }
-}
-
-pub(crate) fn token(settings: &Settings) -> Result<Option<Token>, Vec<Problem>> {
-    let Some(path) = &settings.admin.token_file else {
-        return Ok(None);
-    };
-    let bad = |message: &str| {
-        let problem = Problem::bad_value("admin.token_file", &path.display().to_string(), message);
-        vec![settings.locate(problem)]
-    };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| bad(&format!("the file could not be read: {error}")))?;
-    Token::new(&text)
-        .map(Some)
-        .map_err(|error| bad(&error.message))
 }
 
 fn fail(message: &str) -> ExitCode {

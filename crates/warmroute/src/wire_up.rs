@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use ::replicas::Replicas;
 use admin::{
     AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
-    ShutdownParts, Takeover, Token,
+    ShutdownParts, Takeover, Tokens,
 };
 use config::{Secret, Settings};
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
@@ -28,7 +28,7 @@ use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use lmcache::Controller;
-use net::{Clock, Destinations};
+use net::{Clock, Destinations, server::KeyThrottle};
 use otlp::SpanExporter;
 use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
@@ -39,7 +39,7 @@ use tenants::Tenants;
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::error::StartError;
-pub(crate) use self::listeners::ListenAddresses;
+pub(crate) use self::listeners::{ListenAddresses, audit_sinks};
 use self::{fleet_start::FleetNeighbours, listeners::BoundListeners, replicas::ReplicaNeighbours};
 #[cfg(feature = "nats")]
 use crate::live::SharedMembers;
@@ -65,8 +65,8 @@ const LONGEST_FIRST_READ: Duration = Duration::from_secs(2);
 pub(crate) struct StartOptions {
     /// Tenants, and the keys that clients must send.
     pub(crate) tenants: Arc<Tenants>,
-    /// Token that operators must send.
-    pub(crate) token: Option<Token>,
+    /// Tokens of operators; none: they need none.
+    pub(crate) admin_tokens: Tokens,
     /// Callback for the result of each worker's probe.
     pub(crate) on_verdict: OnVerdict,
     /// Whether to take over the listening sockets of a running process.
@@ -125,7 +125,7 @@ pub(crate) async fn start(
         true => takeover::inherit_sockets(&settings).await?,
         false => None,
     };
-    let bound = listeners::bind(&settings, extras.token.as_ref(), inherited.as_mut()).await?;
+    let bound = listeners::bind(&settings, &extras.admin_tokens, inherited.as_mut()).await?;
     let (probe, is_takeover) = (bound.probe.clone(), bound.is_takeover);
     // On the heap: a whole configuration is part of it.
     let started = Box::pin(start_on(settings, sources, extras, bound));
@@ -198,15 +198,13 @@ async fn start_on(
         kv_counters,
     } = DecisionCore::new(&settings);
     let in_force = Arc::new(settings.clone());
+    let wrong_keys = Arc::new(KeyThrottle::default());
+    operators.register_access(Arc::clone(&wrong_keys), &mut registry);
     let (serve_metrics, tenants) = (settings.metrics.enabled, extras.tenants);
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let replica = runtime::random();
-    let state = LastingState {
-        index: Arc::clone(&index),
-        router: Arc::clone(&router),
-        clock,
-    };
+    let state = lasting_state(&index, &router, clock);
     let neighbours = FleetNeighbours {
         state: state.clone(),
         scheme,
@@ -240,6 +238,7 @@ async fn start_on(
             peers: notes.clone(),
             clock,
             tenants: Arc::clone(&tenants),
+            wrong_keys,
             process: from_settings::process_limits(&in_force),
         },
         &in_force,
@@ -343,6 +342,15 @@ fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
     log_queue::register(&mut registry);
     let stall_task = stall_watch::start(clock, &mut registry);
     (registry, stall_task)
+}
+
+/// Returns the state that outlives the process.
+fn lasting_state(index: &Arc<KvIndex>, router: &Arc<Router>, clock: Clock) -> LastingState {
+    LastingState {
+        index: Arc::clone(index),
+        router: Arc::clone(router),
+        clock,
+    }
 }
 
 /// Returns the counters of decisions for the request path; the metrics read them too.

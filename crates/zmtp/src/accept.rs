@@ -23,7 +23,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Returns the peer's address; `None` for a unix socket.
     pub(crate) fn address(&self) -> Option<IpAddr> {
-        self.stream.peer_addr().map(|address| address.ip())
+        self.slot.address()
     }
 }
 

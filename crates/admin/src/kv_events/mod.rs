@@ -24,6 +24,7 @@ mod writer;
 
 use std::{convert::Infallible, sync::Arc};
 
+use api::openapi::Role;
 use axum::{
     Extension,
     body::{Body, Bytes},
@@ -36,7 +37,11 @@ use dialect::{ApiError, ErrorCode};
 use futures_util::{Stream, stream};
 use tokio::sync::Semaphore;
 
-use crate::{Access, AdminParts, response};
+use crate::{
+    AdminParts,
+    access::{Operator, roles},
+    response,
+};
 use follower::{Follower, SubscriberPermit};
 use names::SubscriberNames;
 use query::{RawStreamQuery, StreamQuery};
@@ -52,16 +57,13 @@ const SNAPSHOTS: usize = 8;
 struct SubscriberLimits {
     subscribers: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
-    /// Whether callers have presented a token.
-    has_token: bool,
 }
 
 /// Returns the route.
-pub(crate) fn route(access: &Access) -> MethodRouter<AdminParts> {
+pub(crate) fn route() -> MethodRouter<AdminParts> {
     let limits = SubscriberLimits {
         subscribers: Arc::new(Semaphore::new(SUBSCRIBERS)),
         snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
-        has_token: access.token.is_some(),
     };
     get(subscribe).layer(Extension(Arc::new(limits)))
 }
@@ -69,13 +71,14 @@ pub(crate) fn route(access: &Access) -> MethodRouter<AdminParts> {
 async fn subscribe(
     State(parts): State<AdminParts>,
     Extension(limits): Extension<Arc<SubscriberLimits>>,
+    Extension(operator): Extension<Operator>,
     query: Result<Query<RawStreamQuery>, QueryRejection>,
 ) -> Response {
     let Ok(Query(query)) = query else {
         let message = "the query cannot be read: expected each of worker, format, snapshot and salts at most once";
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     };
-    match follower(&parts, &limits, query) {
+    match follower(&parts, &limits, &operator, query) {
         Ok(follower) => {
             let fields = [
                 (header::CONTENT_TYPE, "text/event-stream"),
@@ -97,16 +100,25 @@ fn events(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
     })
 }
 
+/// Checks that an operator may see what separates tenants.
+fn may_see_salts(operator: &Operator) -> Result<(), ApiError> {
+    if operator.has_token {
+        return roles::check(operator, Role::Admin);
+    }
+    let message = "salts=plain shows what separates tenants, and this listener asks for no token: set admin.token_file, or \
+                   leave salts out to get their digests";
+    Err(ApiError::new(ErrorCode::FieldNotAllowed, message).param("salts"))
+}
+
 fn follower(
     parts: &AdminParts,
     limits: &SubscriberLimits,
+    operator: &Operator,
     raw: RawStreamQuery,
 ) -> Result<Follower, ApiError> {
     let query = StreamQuery::try_from(raw)?;
-    if query.salts.are_plain() && !limits.has_token {
-        let message = "salts=plain shows what separates tenants, and this listener asks for no token: set admin.token_file, or \
-                       leave salts out to get their digests";
-        return Err(ApiError::new(ErrorCode::FieldNotAllowed, message).param("salts"));
+    if query.salts.are_plain() {
+        may_see_salts(operator)?;
     }
     let fleet = Arc::clone(&parts.fleet);
     let list_workers = move || {

@@ -6,7 +6,7 @@ mod operations;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-pub use operation::{Listener, Operation};
+pub use operation::{Listener, Operation, Role};
 pub use operations::operations;
 
 /// Where the schemas are in the document.
@@ -41,7 +41,8 @@ pub fn document(version: &str) -> Value {
             "securitySchemes": {
                 "adminToken": {
                     "type": "http", "scheme": "bearer",
-                    "description": "The token of admin.token_file; required off loopback.",
+                    "description": "The token of admin.token_file, or one of admin.tokens whose role is at least \
+                        x-role; required off loopback.",
                 },
                 "clientKey": {
                     "type": "http", "scheme": "bearer",

@@ -19,6 +19,29 @@ pub enum Listener {
     Both,
 }
 
+/// The calls of the admin listener that a token allows: those of its role and of the roles before
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Calls that change nothing.
+    Read,
+    /// Calls that change the running process, but neither configuration nor registrations.
+    Operate,
+    /// All calls.
+    Admin,
+}
+
+impl Role {
+    /// Returns its name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
+}
+
 impl Listener {
     /// Returns the servers with the addresses that they have unless configured.
     pub(super) fn servers(self) -> Value {
@@ -53,6 +76,8 @@ pub struct Operation {
     pub id: &'static str,
     /// The listener that answers it.
     pub listener: Listener,
+    /// The role that the admin listener asks for.
+    pub role: Option<Role>,
     summary: &'static str,
     parameters: Vec<Value>,
     request: Option<SchemaSource>,
@@ -68,18 +93,46 @@ struct Reply {
 }
 
 impl Operation {
-    pub(super) fn new(
-        listener: Listener,
+    /// Returns an operation of the admin listener.
+    pub(super) fn of_admin(
+        role: Role,
         call: (&'static str, &'static str),
         id: &'static str,
         summary: &'static str,
     ) -> Self {
-        let (method, path) = call;
+        Self::new(Listener::Admin, Some(role), call, (id, summary))
+    }
+
+    /// Returns an operation of the data listener.
+    pub(super) fn of_data(
+        call: (&'static str, &'static str),
+        id: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        Self::new(Listener::Data, None, call, (id, summary))
+    }
+
+    /// Adds the admin listener to an operation of the data listener.
+    pub(super) fn also_of_admin(self, role: Role) -> Self {
+        Self {
+            listener: Listener::Both,
+            role: Some(role),
+            ..self
+        }
+    }
+
+    fn new(
+        listener: Listener,
+        role: Option<Role>,
+        (method, path): (&'static str, &'static str),
+        (id, summary): (&'static str, &'static str),
+    ) -> Self {
         Self {
             method,
             path,
             id,
             listener,
+            role,
             summary,
             parameters: Vec::new(),
             request: None,
@@ -139,10 +192,17 @@ impl Operation {
         self.errors_as::<ErrorReply>(statuses)
     }
 
-    /// Adds errors with another body.
+    /// Adds errors with another body. Where a key or token can be wrong, it may also allow too little,
+    /// and too many wrong ones are an error as well.
     pub(super) fn errors_as<T: JsonSchema>(self, statuses: &[u16]) -> Self {
         let add = |operation: Self, status: &u16| operation.reply::<T>(*status);
-        statuses.iter().fold(self, add)
+        let of_keys: &[u16] = if statuses.contains(&401) {
+            &[403, 429]
+        } else {
+            &[]
+        };
+        let more = of_keys.iter().filter(|status| !statuses.contains(status));
+        statuses.iter().chain(more).fold(self, add)
     }
 
     /// Returns the operation's object.
@@ -152,6 +212,9 @@ impl Operation {
             "summary": self.summary,
             "security": self.listener.security(),
         });
+        if let Some(role) = self.role {
+            object["x-role"] = role.as_str().into();
+        }
         if !self.parameters.is_empty() {
             object["parameters"] = self.parameters.as_slice().into();
         }

@@ -3,10 +3,7 @@
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::{
-    Operation,
-    operation::Listener::{self, Admin},
-};
+use super::{Operation, Role};
 use crate::{
     CacheCleared, ConductorError, ConfigHistory, CounterTotals, DoctorReport, DrainReport,
     DrainRequest, GlobalView, HashQuery, HealthReply, InvalidateRequest, KvIndexBackends,
@@ -32,11 +29,11 @@ pub fn operations() -> Vec<Operation> {
 }
 
 fn get(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
-    Operation::new(Admin, ("GET", path), id, summary)
+    Operation::of_admin(Role::Read, ("GET", path), id, summary)
 }
 
-fn post(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
-    Operation::new(Admin, ("POST", path), id, summary)
+fn post(role: Role, path: &'static str, id: &'static str, summary: &'static str) -> Operation {
+    Operation::of_admin(role, ("POST", path), id, summary)
 }
 
 /// An operation that answers with its type, and needs nothing else.
@@ -50,21 +47,21 @@ fn named(operation: Operation) -> Operation {
 
 fn workers() -> Vec<Operation> {
     let path = "/admin/workers/{name}";
-    let put = Operation::new(
-        Admin,
+    let put = Operation::of_admin(
+        Role::Admin,
         ("PUT", path),
         "putWorker",
         "Add or replace a worker, or renew its lease",
     );
-    let delete = Operation::new(
-        Admin,
+    let delete = Operation::of_admin(
+        Role::Admin,
         ("DELETE", path),
         "removeWorker",
         "Remove a worker; its running requests go on",
     );
     vec![
         report::<WorkerReports>("/admin/workers", "listWorkers", "All workers"),
-        post("/admin/workers", "addWorker", "Add a worker")
+        post(Role::Admin, "/admin/workers", "addWorker", "Add a worker")
             .body::<WorkerRequest>()
             .reply::<WorkerReport>(201)
             .errors(&[400, 401, 403, 409]),
@@ -78,6 +75,7 @@ fn workers() -> Vec<Operation> {
             .reply::<WorkerRemoval>(200)
             .errors(&[400, 401, 404]),
         named(post(
+            Role::Operate,
             "/admin/workers/{name}/drain",
             "drainWorker",
             "Send a worker no new requests",
@@ -85,6 +83,7 @@ fn workers() -> Vec<Operation> {
         .reply::<WorkerRemoval>(200)
         .errors(&[401, 404]),
         named(post(
+            Role::Operate,
             "/admin/workers/{name}/resume",
             "resumeWorker",
             "End the drain of a worker",
@@ -126,6 +125,7 @@ fn configuration() -> Vec<Operation> {
             "The latest changes",
         ),
         post(
+            Role::Admin,
             "/admin/reload",
             "reloadConfig",
             "Read the configuration again",
@@ -135,6 +135,7 @@ fn configuration() -> Vec<Operation> {
         .reply::<ReloadOutcome>(400)
         .errors(&[400, 401]),
         post(
+            Role::Admin,
             "/admin/config/rollback",
             "rollbackConfig",
             "Restore the configuration of an applied change",
@@ -143,12 +144,18 @@ fn configuration() -> Vec<Operation> {
         .reply::<ReloadOutcome>(200)
         .reply::<ReloadOutcome>(400)
         .errors(&[400, 401]),
-        post("/admin/drain", "drain", "Stop taking requests")
-            .body::<DrainRequest>()
-            .reply::<DrainReport>(200)
-            .errors(&[400, 401]),
+        post(
+            Role::Operate,
+            "/admin/drain",
+            "drain",
+            "Stop taking requests",
+        )
+        .body::<DrainRequest>()
+        .reply::<DrainReport>(200)
+        .errors(&[400, 401]),
         report::<DrainReport>("/admin/drain/status", "getDrain", "Progress of the drain"),
         post(
+            Role::Admin,
             "/admin/takeover",
             "takeover",
             "Hand the listening sockets to another process of this machine",
@@ -180,7 +187,7 @@ fn statistics() -> Vec<Operation> {
         .query(
             "probe",
             "boolean",
-            "Whether requests may be sent to the engines",
+            "Whether requests may be sent to the engines; needs the role operate",
         )
         .reply::<DoctorReport>(200)
         .errors(&[400, 401, 409]),
@@ -249,6 +256,7 @@ fn kv_index() -> Vec<Operation> {
             "The prefix view by worker",
         ),
         post(
+            Role::Operate,
             "/admin/kv-index/clear",
             "clearKvIndex",
             "Empty the prefix view",
@@ -285,6 +293,7 @@ fn response_cache() -> Vec<Operation> {
             "The response cache",
         ),
         post(
+            Role::Operate,
             "/admin/response-cache/invalidate",
             "clearResponseCache",
             "Empty the response cache in every tier",
@@ -297,12 +306,13 @@ fn response_cache() -> Vec<Operation> {
 
 fn conductor() -> Vec<Operation> {
     let query = |path, id, summary| {
-        post(path, id, summary)
+        post(Role::Read, path, id, summary)
             .reply::<OverlapReply>(200)
             .errors_as::<ConductorError>(&[400, 401, 403, 413, 503])
     };
     vec![
         post(
+            Role::Admin,
             "/register",
             "registerPublisher",
             "Follow a publisher of KV events",
@@ -310,10 +320,15 @@ fn conductor() -> Vec<Operation> {
         .body::<RegisterRequest>()
         .reply::<PublisherRegistered>(200)
         .errors_as::<ConductorError>(&[400, 401, 403, 409, 413, 503]),
-        post("/unregister", "unregisterPublisher", "Follow it no longer")
-            .body::<UnregisterRequest>()
-            .reply::<PublisherUnregistered>(200)
-            .errors_as::<ConductorError>(&[400, 401, 403, 404, 413, 503]),
+        post(
+            Role::Admin,
+            "/unregister",
+            "unregisterPublisher",
+            "Follow it no longer",
+        )
+        .body::<UnregisterRequest>()
+        .reply::<PublisherUnregistered>(200)
+        .errors_as::<ConductorError>(&[400, 401, 403, 404, 413, 503]),
         query(
             "/query",
             "queryTokens",
@@ -345,7 +360,7 @@ fn data(
     id: &'static str,
     summary: &'static str,
 ) -> Operation {
-    Operation::new(Listener::Data, (method, path), id, summary)
+    Operation::of_data((method, path), id, summary)
 }
 
 fn data_listener() -> Vec<Operation> {
@@ -360,12 +375,12 @@ fn data_listener() -> Vec<Operation> {
             .reply::<ReservationState>(200)
             .errors(&[401, 404])
     };
-    let route = Operation::new(
-        Listener::Both,
+    let route = Operation::of_data(
         ("POST", "/v1/route"),
         "route",
         "The decision that a request would get now; with request_id, on the data listener, it is reserved",
-    );
+    )
+    .also_of_admin(Role::Read);
     vec![
         route
             .body::<RouteRequest>()

@@ -23,7 +23,7 @@ pub(super) fn are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
             // Its answers reveal nothing.
             "server.probe_listen" => continue,
             _ => (
-                admin.key("token_file").is_set() || tls::knows_its_clients(admin),
+                has_tokens(admin) || tls::knows_its_clients(admin),
                 "can be reached from other machines and no token protects it",
                 "a loopback address, or `admin.token_file` (--admin-token-file)",
             ),
@@ -42,6 +42,12 @@ fn has_keys(tenants: &CheckedValue) -> bool {
         || !keys.items().is_empty()
         || tenants.key("keys_file").is_set()
         || !services.items().is_empty()
+}
+
+/// Returns whether operators need a token; entries with a problem count.
+fn has_tokens(admin: &CheckedValue) -> bool {
+    let tokens = admin.key("tokens");
+    admin.key("token_file").is_set() || tokens.failed || !tokens.items().is_empty()
 }
 
 /// Checks that no two listeners have the same address.

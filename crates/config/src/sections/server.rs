@@ -2,8 +2,9 @@
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
+use api::openapi::Role;
 use settings::{
-    AddressRange, CheckedValue, ListenSetting, Setting, ValueKind, WebOrigin,
+    AddressRange, CheckedValue, ListenSetting, Secret, Setting, ValueKind, WebOrigin,
     kinds::{ANY_PORT, AUTO, AUTO_OR_OFF, SECONDS_OR_ZERO, int, size},
     word_later,
 };
@@ -21,11 +22,13 @@ settings::section! {
         port: Option<u16> = "auto" in ANY_PORT, restart;
         /// Allow an address other than loopback without an API key (`--insecure-open`).
         insecure_open: bool = "false", restart;
-        /// Origins of web pages that may call the data listener without an API key, beside its own
-        /// (`https://app.example`); the `Host` of their requests is accepted, too. `*`: all.
+        /// Origins of web pages that may call the data listener beside its own
+        /// (`https://app.example`): their preflights are answered, their replies have CORS headers,
+        /// and where no API key is needed their requests and their `Host` are accepted. `*`: all.
         allowed_origins: Vec<WebOrigin> = "[]", live;
         /// Addresses of proxies whose `X-Forwarded-*`, `Forwarded` and `X-Real-IP` reach engines
-        /// and hooks. Those of other clients are removed.
+        /// and hooks. Those of other clients are removed. Wrong keys count for the client in their
+        /// `X-Forwarded-For`.
         trusted_proxies: Vec<AddressRange> = "[]", live;
         /// Further addresses of the data listener.
         also_listen: Vec<ListenSetting> = "[]", restart;
@@ -86,17 +89,68 @@ settings::section! {
     /// Section `admin`.
     #[derive(Clone, Debug)]
     pub struct AdminSection {
-        /// Address for operators. Any address but loopback requires `token_file`.
+        /// Address for operators. Any address but loopback requires `token_file` or `tokens`.
         listen: ListenSetting = "127.0.0.1:9191"
             in ValueKind::WordOr(&[word_later("same")], &ValueKind::Listen), restart;
-        /// File with the token that admin requests must carry.
+        /// File with the token that admin requests must carry; it has the role `admin`.
         token_file: Option<PathBuf> = "~", restart;
+        /// Further tokens, each with the name and the role of its owner.
+        tokens: Vec<AdminTokenEntry> = "[]", restart;
+        /// File to which a JSON line is appended for each call that may change something (mode 0600
+        /// if it is new). Unset: these calls are in the log only.
+        audit_log: Option<PathBuf> = "~", restart;
         /// TLS of the admin listener.
         tls: Option<ListenerTls>, restart;
         /// Serve the dashboard if the program contains it.
         dashboard: bool = "true", later;
         /// Show prompt text to operators.
         show_text: bool = "false", later;
+    }
+}
+
+settings::section! {
+    /// A token of an operator.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub optional struct AdminTokenEntry {
+        /// Name of its owner in the audit log. Required, unique.
+        name: String = "~", restart;
+        /// The token. Required, unless `token_file` is set.
+        token: Option<Secret> = "~", restart;
+        /// File with the token, in place of `token`.
+        token_file: Option<PathBuf> = "~", restart;
+        /// The calls that it allows. `read`: those that change nothing. `operate`: also those that
+        /// drain, clear caches and send requests to engines. `admin`: all.
+        role: AdminRole = "read", restart;
+    }
+}
+
+settings::words! {
+    /// The calls that an admin token allows.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum AdminRole {
+        /// Those that change nothing.
+        Read = "read",
+        /// Also those that change the running process, but neither configuration nor workers.
+        Operate = "operate",
+        /// All.
+        Admin = "admin",
+    }
+}
+
+impl From<AdminRole> for Role {
+    fn from(role: AdminRole) -> Self {
+        match role {
+            AdminRole::Read => Self::Read,
+            AdminRole::Operate => Self::Operate,
+            AdminRole::Admin => Self::Admin,
+        }
+    }
+}
+
+impl AdminSection {
+    /// Returns whether callers must send a token.
+    pub fn requires_token(&self) -> bool {
+        self.token_file.is_some() || !self.tokens.is_empty()
     }
 }
 

@@ -495,6 +495,7 @@ fn a_public_listener_requires_authentication_or_insecure_open() {
     assert_eq!(admin.path, "admin.listen");
     assert!(admin.to_string().contains("admin.token_file"), "{admin}");
     sources::settings("admin: {listen: \"0.0.0.0:9191\", token_file: /t}");
+    sources::settings("admin: {listen: \"0.0.0.0:9191\", tokens: [{name: a, token_file: /t}]}");
 
     assert_eq!(
         problem("admin: {listen: \"127.0.0.1:8080\"}").message,
@@ -837,4 +838,39 @@ fn a_bad_value_of_the_file_is_reported_even_where_a_flag_or_a_variable_covers_it
     let text = "routing: {policy: \"${POLICY}\"}\n";
     assert!(load_all(text, &[], &flags).is_ok());
     assert!(load_all(text, &[], &[]).is_err());
+}
+
+#[test]
+fn an_admin_token_has_a_name_of_its_own_and_stands_in_one_place() {
+    for (entries, path, expected) in [
+        ("[{token: x}]", "admin.tokens[0].name", "missing"),
+        ("[{name: a}]", "admin.tokens[0].token", "missing"),
+        (
+            "[{name: a, token: x, token_file: /t}]",
+            "admin.tokens[0].token_file",
+            "set beside `token`",
+        ),
+        (
+            "[{name: this machine, token: x}]",
+            "admin.tokens[0].name",
+            "cannot stand in the audit log",
+        ),
+        (
+            "[{name: a, token: x}, {name: a, token: y}]",
+            "admin.tokens[1].name",
+            "the name of admin.tokens[0] too",
+        ),
+        (
+            "[{name: a, token: x, role: root}]",
+            "admin.tokens[0].role",
+            "root",
+        ),
+    ] {
+        let found = problem(&format!("admin: {{tokens: {entries}}}"));
+        assert_eq!(found.path, path, "{entries}");
+        assert!(found.to_string().contains(expected), "{found}");
+    }
+    let settings = sources::settings("admin: {tokens: [{name: ops@example.com, token: sk-hush}]}");
+    assert_eq!(settings.admin.tokens[0].role, config::AdminRole::Read);
+    assert!(!settings.to_json().to_string().contains("sk-hush"));
 }

@@ -116,7 +116,7 @@ fn admin_exposed(settings: &Settings) -> Finding {
     else {
         return Finding::ok("operators connect from this machine only").found(&admin.listen);
     };
-    if admin.token_file.is_some() {
+    if admin.requires_token() {
         return Finding::ok("operators must send a token").found(open);
     }
     if knows_its_clients(admin.tls.as_ref()) {

@@ -93,6 +93,7 @@ fn gateway(
         peers: replicas::NoteQueue::default(),
         clock,
         tenants: Arc::default(),
+        wrong_keys: Arc::default(),
         process: ProcessLimits {
             memory_budget: None,
             max_connections: 10_000,

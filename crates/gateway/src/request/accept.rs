@@ -10,7 +10,10 @@ use config::ServerSection;
 use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use kv_blocks::Moment;
-use net::{Clock, server::PeerAddress};
+use net::{
+    Clock,
+    server::{KeyThrottle, PeerAddress},
+};
 use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, headers};
 use tenants::{DEFAULT_TENANT, Tenant, TenantPermit, Tenants};
 
@@ -168,6 +171,7 @@ pub(crate) struct Admission {
     pub(crate) tenants: Arc<Tenants>,
     /// Set where services decide which keys are valid.
     pub(crate) key_validator: Option<Arc<KeyValidator>>,
+    pub(crate) wrong_keys: Arc<KeyThrottle>,
     pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) memory: Arc<MemoryPressure>,
     pub(crate) clock: Clock,
@@ -231,7 +235,23 @@ impl Admission {
                 RouteHandler::PrefillComplete | RouteHandler::FreeReservation
             ),
         };
-        client_key::admit(&table, &parts.headers, access, at).map(Some)
+        client_key::admit(&table, &parts.headers, access, at)
+            .map(Some)
+            .map_err(|refused| self.throttled(refused, head))
+    }
+
+    /// Replaces the refusal of a wrong or missing key while its address has sent too many.
+    fn throttled(&self, refused: ApiError, head: &RequestHead) -> ApiError {
+        let Arrival {
+            received, sender, ..
+        } = head.arrival;
+        let client = || origin::client_address(&self.server, &head.parts.headers, sender);
+        let wait = match refused.code {
+            ErrorCode::InvalidApiKey => self.wrong_keys.record_wrong_key(client(), received),
+            ErrorCode::MissingApiKey => self.wrong_keys.wait_without_key(client(), received),
+            _ => None,
+        };
+        wait.map_or(refused, errors::too_many_wrong_keys)
     }
 
     /// Reads the override headers and the body of an admitted request.
@@ -524,6 +544,7 @@ mod tests {
             },
             tenants: Arc::new(tenants),
             key_validator: None,
+            wrong_keys: Arc::default(),
             bodies: BodyBudget::new(Gauge::default()),
             memory: Arc::default(),
             clock: Clock::system(),

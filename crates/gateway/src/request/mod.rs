@@ -20,6 +20,7 @@ mod candidates;
 pub(crate) mod clusters;
 pub(crate) mod compat_headers;
 mod conversation;
+pub(crate) mod cors;
 mod count_tokens;
 pub(crate) mod decide;
 pub(crate) mod delivery;
@@ -72,6 +73,7 @@ use proxy::RequestBody;
 pub(crate) use self::accept::RequestSender;
 use self::{
     accept::{AcceptedRequest, Arrival, RequestHead},
+    cors::AllowedPage,
     record::RequestGuard,
     reply::refused,
     reply_body::{GuardedBody, ReplyBody},
@@ -91,6 +93,7 @@ pub(crate) async fn answer(
     let request_id = gateway.edge.ids.request_id(request.headers());
     let head_only = accept::is_head(request.method());
     let shape = ErrorShape::of(request.uri().path());
+    let page = AllowedPage::of(&gateway.edge.admission.server, request.headers());
     let arrival = Arrival {
         request_id: Arc::clone(&request_id),
         received,
@@ -101,7 +104,10 @@ pub(crate) async fn answer(
     let response = answering
         .await
         .unwrap_or_else(|_| reply::panicked(&gateway.recorder.metrics, shape, &request_id));
-    let response = reply::with_request_id(shape, &request_id, response);
+    let mut response = reply::with_request_id(shape, &request_id, response);
+    if let Some(page) = page {
+        page.allow(response.headers_mut());
+    }
     finish(&gateway, response, head_only)
 }
 
@@ -152,6 +158,14 @@ async fn handle_route(
     supervision::panic_point("request");
     let (mut parts, mut body) = request.into_parts();
     let expects_continue = parts.headers.contains_key(EXPECT);
+    if let Some(response) =
+        cors::preflight(&gateway.edge.admission.server, &parts, &arrival.request_id)
+    {
+        return reply::close_unless(
+            accept::drain_body(&mut body, expects_continue).await,
+            response,
+        );
+    }
     let route = match accept::route(&parts) {
         Ok(route) => route,
         Err(error) => {

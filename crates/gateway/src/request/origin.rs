@@ -3,14 +3,14 @@
 //!
 //! Not here: keys. A page of another site cannot send one without the user's help.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use config::{ServerSection, WebOrigin};
 use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, HeaderValue, header};
 use net::server::{self, PeerAddress};
 
-use super::overrides::printable;
+use super::{RequestSender, overrides::printable};
 use crate::routes::BodyMode;
 
 /// Most proxies in a chain that is believed.
@@ -61,9 +61,7 @@ pub(crate) fn check_page(
 fn foreign_page(origin: &HeaderValue, host: Option<&HeaderValue>) -> ApiError {
     let (origin, host) = (text_of(origin), host.map_or_else(|| "none".into(), text_of));
     let listed = match origin.parse::<WebOrigin>() {
-        Ok(_) => format!(
-            "set server.allowed_origins: [\"{origin}\"] (the router sends no CORS headers: a proxy in front has to add them)"
-        ),
+        Ok(_) => format!("set server.allowed_origins: [\"{origin}\"]"),
         Err(_) => "let a program send the request, without Origin".to_owned(),
     };
     forbidden(format!(
@@ -119,15 +117,7 @@ pub(crate) fn remove_untrusted_forwarding(
             .map(|(_, value)| value.as_bytes().split(|byte| *byte == b',').count())
             .sum::<usize>()
     };
-    let is_trusted = match peer {
-        Some(address) => {
-            let mut proxies = server.trusted_proxies.iter();
-            proxies.any(|range| range.contains(address))
-        }
-        // Permissions of the socket's file decide who connects.
-        None => true,
-    };
-    if is_trusted && links(headers) <= MOST_PROXIES {
+    if is_trusted_proxy(server, peer) && links(headers) <= MOST_PROXIES {
         return;
     }
     while let Some(name) = headers
@@ -137,6 +127,47 @@ pub(crate) fn remove_untrusted_forwarding(
     {
         headers.remove(name);
     }
+}
+
+fn is_trusted_proxy(server: &ServerSection, peer: Option<IpAddr>) -> bool {
+    match peer {
+        Some(address) => {
+            let mut proxies = server.trusted_proxies.iter();
+            proxies.any(|range| range.contains(address))
+        }
+        // Permissions of the socket's file decide who connects.
+        None => true,
+    }
+}
+
+/// Returns the client's address: the last one of `X-Forwarded-For` that is no trusted proxy, if a
+/// trusted proxy sent the request, else the peer's. What stands before it any client can write.
+pub(crate) fn client_address(
+    server: &ServerSection,
+    headers: &HeaderMap,
+    sender: RequestSender,
+) -> PeerAddress {
+    if !is_trusted_proxy(server, sender.address) {
+        return sender.share;
+    }
+    let values = headers.get_all("x-forwarded-for").iter().rev();
+    let links = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
+    for link in links.take(MOST_PROXIES) {
+        let Some(address) = forwarded_address(link) else {
+            break;
+        };
+        if !is_trusted_proxy(server, Some(address.to_canonical())) {
+            return PeerAddress::of(address);
+        }
+    }
+    sender.share
+}
+
+/// Reads an address, which some proxies write with a port.
+fn forwarded_address(link: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(link.trim_ascii()).ok()?;
+    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
+    text.parse().ok().or_else(with_port)
 }
 
 #[cfg(test)]
@@ -261,7 +292,6 @@ mod tests {
             "the Origin header is http://app.test:3000",
             "the Host header, 127.0.0.1:8080",
             "server.allowed_origins: [\"http://app.test:3000\"]",
-            "no CORS headers",
         ] {
             assert!(page.contains(part), "{page}");
         }
@@ -335,5 +365,54 @@ mod tests {
             ("forwarded", "for=1, for=1, for=1, for=1, for=1"),
         ];
         assert_eq!(left(&server, headers(&long), remote), 0);
+    }
+
+    #[test]
+    #[contract("S13", "S18")]
+    fn the_client_is_the_last_address_that_no_trusted_proxy_wrote_of_itself() {
+        let server = ServerSection {
+            trusted_proxies: vec!["10.0.0.0/24".parse().unwrap()],
+            ..ServerSection::default()
+        };
+        let peer = |address: &str| PeerAddress::of(address.parse().unwrap());
+        let client = |sender: &str, chains: &[&'static str]| {
+            let fields: Vec<_> = chains.iter().map(|it| ("x-forwarded-for", *it)).collect();
+            let mut sent = HeaderMap::new();
+            for (name, value) in &fields {
+                sent.append(*name, HeaderValue::from_static(value));
+            }
+            let sender = RequestSender {
+                share: peer(sender),
+                address: sender.parse().ok(),
+            };
+            client_address(&server, &sent, sender)
+        };
+        for (sender, chains, expected) in [
+            ("192.0.2.1", &["198.51.100.7"][..], "192.0.2.1"),
+            ("10.0.0.9", &[], "10.0.0.9"),
+            ("10.0.0.9", &["198.51.100.7"], "198.51.100.7"),
+            ("10.0.0.9", &["127.0.0.1, 198.51.100.7"], "198.51.100.7"),
+            ("10.0.0.9", &["127.0.0.1", "198.51.100.7"], "198.51.100.7"),
+            ("10.0.0.9", &["198.51.100.7:4711, 10.0.0.3"], "198.51.100.7"),
+            ("10.0.0.9", &["::ffff:198.51.100.7"], "198.51.100.7"),
+            ("10.0.0.9", &["2001:db8::1"], "2001:db8::2"),
+            ("10.0.0.9", &["[2001:db8::1]:80"], "2001:db8::2"),
+            ("10.0.0.9", &["198.51.100.7, unknown"], "10.0.0.9"),
+            ("10.0.0.9", &["10.0.0.1, 10.0.0.2"], "10.0.0.9"),
+        ] {
+            assert_eq!(
+                client(sender, chains),
+                peer(expected),
+                "{sender} {chains:?}"
+            );
+        }
+        let long = "198.51.100.7".to_owned() + &", 10.0.0.1".repeat(MOST_PROXIES);
+        let sender = RequestSender {
+            share: PeerAddress::Local,
+            address: None,
+        };
+        let mut sent = HeaderMap::new();
+        sent.insert("x-forwarded-for", long.parse().unwrap());
+        assert_eq!(client_address(&server, &sent, sender), PeerAddress::Local);
     }
 }

@@ -133,6 +133,7 @@ impl TestGateway {
             peers: replicas::NoteQueue::default(),
             clock,
             tenants: Arc::new(Tenants::new(&settings.tenants, TenantSecrets::default())),
+            wrong_keys: Arc::default(),
             process: LIMITS,
         };
         let mut gateway = Gateway::new(parts, &plain(settings), &mut registry);

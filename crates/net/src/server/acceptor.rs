@@ -35,7 +35,7 @@ impl Acceptor {
         }
     }
 
-    /// Returns the next connection and its slot. While no slot is free, connections wait in the
+    /// Returns the next connection and its slot, none whose peer is not known any more. While no slot is free, connections wait in the
     /// kernel's backlog. Cancelling loses none.
     pub async fn next(&mut self) -> (Stream, ConnectionSlot) {
         loop {
@@ -47,7 +47,11 @@ impl Acceptor {
                 }
             };
             let address = stream.peer_addr();
-            let peer = PeerAddress::of(address);
+            let Some(peer) = PeerAddress::of_stream(&stream) else {
+                // It was reset. What it sent before could still be read, under no one's address.
+                tracing::debug!("connection dropped: its peer is gone");
+                continue;
+            };
             self.accepted = Some(stream);
             let slot = self.table.admit(peer).await;
             let (Some(stream), Some(slot)) = (self.accepted.take(), slot) else {
@@ -65,7 +69,7 @@ impl Acceptor {
     pub fn stop(self) -> Option<(Stream, ConnectionSlot)> {
         let stream = self.accepted?;
         let address = stream.peer_addr();
-        let slot = self.table.admit_last(PeerAddress::of(address));
+        let slot = self.table.admit_last(PeerAddress::of_stream(&stream)?);
         Some((stream, slot.with_address(address)))
     }
 

@@ -1,12 +1,18 @@
 //! Admission of connections to a listener, and which ones close to make room.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    io::Write as _,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use contract_id::contract;
 use futures::{TestConnection, admitted, is_pending};
 use net::server::{
     Acceptor, ClientStream, ConnectionTable, ExchangeTracker, HttpVersion, PeerAddress,
 };
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -212,4 +218,39 @@ async fn the_bytes_that_show_the_version_are_read_together_with_what_follows() {
     let mut bytes = [0; 1024];
     let length = stream.read(&mut bytes).await.unwrap();
     assert_eq!(&bytes[..length], request);
+}
+
+/// A reset is visible to the accepting side before it accepts.
+#[tokio::test]
+#[contract("S18")]
+async fn a_connection_that_was_reset_before_it_is_accepted_counts_as_no_one() {
+    let listener = net::listen(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.address().to_string();
+    let mut acceptor = Acceptor::new(Arc::new(listener), 8);
+    let mut gone = std::net::TcpStream::connect(&address).unwrap();
+    gone.write_all(b"POST / HTTP/1.1\r\n\r\n").unwrap();
+    sockopt::set_socket_linger(&gone, Some(Duration::ZERO)).unwrap();
+    drop(gone);
+    let _client = std::net::TcpStream::connect(&address).unwrap();
+    let (stream, slot) = acceptor.next().await;
+    let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    assert_eq!(
+        (slot.address(), slot.peer()),
+        (Some(here), PeerAddress::of(here))
+    );
+    assert!(stream.peer_addr().is_some(), "it is the second one");
+}
+
+#[tokio::test]
+#[contract("S18")]
+async fn only_a_unix_socket_counts_as_this_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let listener = net::listen(&net::ListenAddr::unix(path.clone()))
+        .await
+        .unwrap();
+    let mut acceptor = Acceptor::new(Arc::new(listener), 8);
+    let _client = std::os::unix::net::UnixStream::connect(path).unwrap();
+    let (_stream, slot) = acceptor.next().await;
+    assert_eq!((slot.address(), slot.peer()), (None, PeerAddress::Local));
 }

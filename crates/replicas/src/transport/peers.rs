@@ -198,9 +198,9 @@ impl FeedReader {
         let mut reply = fetch::open(url, FEED, &self.fetcher.headers, PATIENCE).await?;
         if reply.status != StatusCode::OK {
             let hint = match reply.status {
-                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                    "replicas need the same admin.token_file"
-                }
+                StatusCode::UNAUTHORIZED
+                | StatusCode::FORBIDDEN
+                | StatusCode::TOO_MANY_REQUESTS => "replicas need the same admin.token_file",
                 StatusCode::NOT_FOUND => {
                     "its replicas.mode is not peers, or it is no admin listener"
                 }

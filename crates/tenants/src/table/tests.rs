@@ -56,6 +56,31 @@ fn a_key_is_known_by_its_digest_and_kept_in_no_other_form() {
 }
 
 #[test]
+#[contract("S7")]
+fn the_whole_key_is_hashed_and_no_beginning_of_it_counts() {
+    let right = "0123456789abcdef0123456789abcdef";
+    let tenants = Tenants::new(&section(vec![entry("a", right)]), TenantSecrets::default());
+    let table = tenants.table();
+    let is_unknown =
+        |key: &str| matches!(table.verdict(Some(key.as_bytes()), 0), KeyVerdict::Unknown);
+    assert!(!is_unknown(right));
+    let (digest, mut digests) = (KeyDigest::of(right.as_bytes()), Vec::new());
+    for equal in 0..right.len() {
+        let mut wrong = right.to_owned();
+        wrong.replace_range(equal..=equal, "x");
+        assert!(is_unknown(&wrong) && is_unknown(&right[..equal]), "{equal}");
+        digests.push(KeyDigest::of(wrong.as_bytes()).to_hex());
+    }
+    // A lookup compares digests, and those of keys that are nearly right share no more than others.
+    let alike = |hex: &String| {
+        let both = hex.bytes().zip(digest.to_hex().into_bytes());
+        both.take_while(|(one, other)| one == other).count()
+    };
+    assert!(digests.iter().all(|hex| alike(hex) < 8));
+    assert!(is_unknown(&format!("{right}0")) && is_unknown(&right.repeat(2)));
+}
+
+#[test]
 #[contract("V31", "S6", "S14")]
 fn a_key_that_is_unknown_disabled_or_expired_has_no_tenant() {
     let (mut off, mut old) = (entry("off", "off"), entry("old", "old"));

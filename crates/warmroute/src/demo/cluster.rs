@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use admin::Tokens;
 use anyhow::Context;
 use clap::{Args, FromArgMatches};
 use config::Override;
@@ -58,7 +59,7 @@ impl DemoCluster {
         })?;
         let extras = StartOptions {
             tenants: Arc::default(),
-            token: None,
+            admin_tokens: Tokens::default(),
             on_verdict: Arc::new(|_| {}),
             takeover: false,
         };

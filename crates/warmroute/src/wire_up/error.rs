@@ -21,6 +21,8 @@ pub(crate) enum StartError {
     Replicas(#[from] ::replicas::ReplicaStartError),
     /// Traces cannot be exported.
     Traces(#[from] otlp::ExporterError),
+    /// The file of the audit cannot be used.
+    Audit(#[from] admin::AuditFileError),
     /// The certificate of a listener cannot be used.
     Identity(#[from] net::IdentityError),
     /// The store of shared token ids cannot be opened.

@@ -6,10 +6,12 @@ use std::{
     time::Duration,
 };
 
-use admin::{Access, AdminListeners, ProtectedListener, Token};
-use config::{ListenSetting, ServerSection, Settings};
+use admin::{
+    Access, AdminListeners, AuditFile, AuditFileError, AuditSinks, ProtectedListener, Tokens,
+};
+use config::{AdminSection, ListenSetting, ServerSection, Settings};
 use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
-use net::{HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
+use net::{Clock, HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
 use tokio::sync::watch;
 
 use super::StartError;
@@ -77,10 +79,10 @@ fn protocols(server: &ServerSection) -> HttpProtocols {
     }
 }
 
-/// Binds the addresses in the settings. `token`: what operators must send.
+/// Binds the addresses in the settings. Operators must send one of `tokens`.
 pub(super) async fn bind(
     settings: &Settings,
-    token: Option<&Token>,
+    tokens: &Tokens,
     mut inherited: Option<&mut InheritedSockets>,
 ) -> Result<BoundListeners, StartError> {
     let is_takeover = inherited.is_some();
@@ -91,7 +93,7 @@ pub(super) async fn bind(
     let data = bind_data(server, inherited.as_deref_mut(), data_tls).await?;
     Ok(BoundListeners {
         data,
-        operators: bind_operators(settings, token, inherited, operator_tls).await?,
+        operators: bind_operators(settings, tokens, inherited, operator_tls).await?,
         probe: server
             .probe_listen
             .as_ref()
@@ -123,17 +125,21 @@ async fn bind_data(
     Ok(Listeners::new(first, data))
 }
 
-/// Binds the admin listener and that of the metrics, which has its token and its certificate.
+/// Binds the admin listener and that of the metrics, which has its tokens and its certificate.
 async fn bind_operators(
     settings: &Settings,
-    token: Option<&Token>,
+    tokens: &Tokens,
     mut inherited: Option<&mut InheritedSockets>,
     tls: Option<Arc<TlsIdentity>>,
 ) -> Result<AdminListeners, StartError> {
     let (admin, metrics) = (&settings.admin, &settings.metrics);
+    let audit = audit_sinks(admin)?;
     let access = |listen: &ListenSetting| Access {
-        token: token.cloned(),
+        tokens: tokens.clone(),
         loopback: listen.is_local(),
+        wrong_tokens: Arc::default(),
+        clock: Clock::system(),
+        audit: audit.clone(),
     };
     let place = address(&admin.listen).chosen_by("--admin-listen");
     let reused = inherited.as_deref_mut();
@@ -155,6 +161,12 @@ async fn bind_operators(
         admin: operators,
         metrics: scrapers,
     })
+}
+
+/// Opens the file of the audit, if one is configured.
+pub(crate) fn audit_sinks(admin: &AdminSection) -> Result<AuditSinks, AuditFileError> {
+    let path = admin.audit_log.clone();
+    path.map(AuditFile::open).transpose().map(AuditSinks::of)
 }
 
 async fn open(

@@ -504,6 +504,8 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_requests", "counter", &["route", "outcome"]),
     ("warmroute_attempts", "counter", &["class", "result"]),
     ("warmroute_shed", "counter", &["reason"]),
+    ("warmroute_throttled_keys", "counter", &["listener"]),
+    ("warmroute_audit_lines", "counter", &["result"]),
     ("warmroute_decisions", "counter", &["policy", "method"]),
     ("warmroute_panics", "counter", &[]),
     ("warmroute_task_panics", "counter", &["task"]),

@@ -73,6 +73,7 @@ mod response_cache;
 mod route_api;
 mod routing;
 mod sdk;
+mod security_document;
 mod session_hashes;
 mod sessions;
 mod settings;

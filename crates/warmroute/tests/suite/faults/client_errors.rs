@@ -4,7 +4,9 @@
 use contract_id::contract;
 
 use super::fleet::{CHAT, ScriptedFleet, fine};
-use crate::harness::{Program, RawClient, RawReply, RouterQueries as _, ScriptedReply, chat};
+use crate::harness::{
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat,
+};
 
 fn refused(reply: &RawReply, status: u16, code: &str) {
     assert_eq!(
@@ -228,4 +230,55 @@ fn a_web_page_of_another_site_cannot_use_a_router_without_a_key() {
             "{path} {headers:?}"
         );
     }
+}
+
+#[test]
+#[contract("S15")]
+fn a_page_of_an_allowed_origin_gets_its_preflight_and_its_reply() {
+    let origin = "https://app.example";
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
+    let yaml = format!("server: {{allowed_origins: [\"{origin}\"]}}");
+    let flags = ["--api-key", "sk-page"];
+    let router = Program::serve_with(&yaml, &[engine.url()], &flags).ready(1);
+    let mut client = RawClient::connect(&router.data());
+    let mut send = |method: &str, headers: &[(&str, &str)], body: &str| {
+        client.send(method, CHAT, headers, body.as_bytes());
+        client.reply()
+    };
+    let asks = [
+        ("origin", origin),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization"),
+    ];
+    let preflight = send("OPTIONS", &asks, "");
+    assert_eq!((preflight.status, preflight.body.len()), (204, 0));
+    for (name, value) in [
+        ("access-control-allow-origin", origin),
+        ("access-control-allow-methods", "POST"),
+        ("access-control-allow-headers", "authorization"),
+        ("access-control-max-age", "600"),
+        ("vary", "origin"),
+    ] {
+        assert_eq!(preflight.header(name), Some(value), "{name}");
+    }
+    let body = chat("m", "hi", 1).to_string();
+    let own = [("origin", origin), ("authorization", "Bearer sk-page")];
+    let reply = send("POST", &own, &body);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.header("access-control-allow-origin"), Some(origin));
+    let exposed = reply.header("access-control-expose-headers");
+    assert!(exposed.is_some_and(|names| names.contains("x-warmroute-worker")));
+    let refused = send("POST", &own[..1], &body);
+    assert_eq!(refused.status, 401);
+    assert_eq!(refused.header("access-control-allow-origin"), Some(origin));
+
+    let foreign = ("origin", "https://evil.test");
+    let preflight = send("OPTIONS", &[foreign, asks[1], asks[2]], "");
+    assert_eq!(preflight.status, 405);
+    let reply = send("POST", &[foreign, own[1]], &body);
+    for reply in [preflight, reply] {
+        let of_cors = |(name, _): &&(String, Vec<u8>)| name.starts_with("access-control-");
+        assert!(!reply.headers.iter().any(|it| of_cors(&it)));
+    }
+    assert_eq!(engine.requests(), 2);
 }

@@ -1,10 +1,14 @@
 //! Engine replies with an error status, and `Retry-After`.
 
-use std::time::Duration;
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
 
 use contract_id::contract;
 
-use super::fleet::{ScriptedFleet, attempts, fine};
+use super::fleet::{CHAT, ScriptedFleet, attempts, fine};
 use crate::harness::{
     RawClient, RawReply, RouterQueries as _, ScriptedReply, chat, eventually, json_reply,
 };
@@ -179,4 +183,39 @@ fn when_all_engines_refuse_the_reply_is_503_with_retry_after_and_the_router_is_n
         (ready.status == 503 && ready.json()["reasons"][0] == "no usable worker").then_some(())
     });
     router.wait_until_idle();
+}
+
+#[test]
+#[contract("S71")]
+fn the_reason_phrase_of_an_engine_is_replaced_by_the_usual_one() {
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
+    let address = scripted.router.data();
+    for (line, expected) in [
+        ("200 /usr/lib/engine.py", "HTTP/1.1 200 OK"),
+        ("400 at 0x7f3a5c001240", "HTTP/1.1 400 Bad Request"),
+        ("404 10.0.0.7:8000", "HTTP/1.1 404 Not Found"),
+        ("422 Traceback", "HTTP/1.1 422 Unprocessable Entity"),
+        ("429 host 10.0.0.7", "HTTP/1.1 429 Too Many Requests"),
+        (
+            "500 at 0x7f3a5c001240",
+            "HTTP/1.1 500 Internal Server Error",
+        ),
+        ("503 host 10.0.0.7", "HTTP/1.1 503 Service Unavailable"),
+    ] {
+        scripted.engines[0].script(ScriptedReply::whole(json_reply(line, "", "{}")));
+        let body = chat("m", "hi", 1).to_string();
+        let mut client = TcpStream::connect(&address).expect("the listener accepts");
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        client
+            .write_all(format!("{head}{body}").as_bytes())
+            .expect("the request is sent");
+        let mut reply = String::new();
+        client
+            .read_to_string(&mut reply)
+            .expect("the reply is text");
+        assert_eq!(reply.lines().next(), Some(expected), "{reply}");
+    }
 }
