@@ -16,7 +16,7 @@ use crate::{
     examples::{self, Examples},
     limits,
     live::SourceTexts,
-    logging, output, settings,
+    logging, output, secret_file, settings,
     signals::{StopSignal, StopSignals},
     wire_up::{self, ListenAddresses, RunningRouter, StartOptions},
 };
@@ -42,7 +42,12 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     warn_of_ignored_settings(&settings);
     if settings::api_key(&args.access).is_some() && settings.tenants.lists_keys() {
         tracing::warn!(
-            "the key of --api-key is not accepted: tenants.api_keys and tenants.keys_file have the keys of clients"
+            "the key of --api-key, --api-key-file or WARMROUTE_API_KEY is not accepted: tenants.api_keys and tenants.keys_file have the keys of clients"
+        );
+    }
+    if args.access.api_key.is_some() {
+        tracing::warn!(
+            "the key of --api-key is an argument of the process, which all users of this machine can read: put it into the variable WARMROUTE_API_KEY, or into a file for --api-key-file"
         );
     }
     let tenants = match settings::tenants(&settings, &args.access) {
@@ -54,6 +59,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         token,
         on_verdict: Arc::new(|verdict: &WorkerVerdict| output::err(&verdict.to_string())),
         takeover: args.takeover,
+        key_in_arguments: args.access.api_key.is_some(),
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = settings.server.runtime_threads {
@@ -240,9 +246,9 @@ pub(crate) fn token(settings: &Settings) -> Result<Option<Token>, Vec<Problem>> 
         let problem = Problem::bad_value("admin.token_file", &path.display().to_string(), message);
         vec![settings.locate(problem)]
     };
-    let text = std::fs::read_to_string(path)
+    let text = secret_file::read(path)
         .map_err(|error| bad(&format!("the file could not be read: {error}")))?;
-    Token::new(&text)
+    Token::new(text.expose())
         .map(Some)
         .map_err(|error| bad(&error.message))
 }
