@@ -203,10 +203,10 @@ impl SourceSpec {
             destinations,
             max_message,
             ..
-        } = self.settings;
+        } = &self.settings;
         Limits {
-            destinations,
-            max_message,
+            destinations: destinations.clone(),
+            max_message: *max_message,
             max_frames: 8,
             ..Limits::default()
         }

@@ -50,7 +50,7 @@ mod worker_table;
 
 pub use artefacts::{HubCache, ModelArtefacts, TokenizerSource};
 pub use backend_feeds::{BackendFeed, BlockEvents};
-pub use config::FleetConfig;
+pub use config::{FleetConfig, permitted_addresses};
 pub use credentials::credentials;
 pub use engine::{EngineKind, MessagesMode};
 pub use failure::FailureKind;

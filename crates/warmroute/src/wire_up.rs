@@ -262,7 +262,7 @@ async fn start_on(
         index: Arc::clone(&index),
         scheme,
         clock,
-        destinations: Destinations::Engines,
+        destinations: Destinations::engines(&in_force.discovery.allowed_networks),
         residents: admin::residents(Arc::clone(&fleet)),
     });
     let parts = live::LiveParts {

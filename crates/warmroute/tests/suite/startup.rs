@@ -639,7 +639,7 @@ fn a_key_in_the_arguments_draws_a_warning_and_one_in_a_variable_or_a_file_does_n
     let warning = "put it into the variable WARMROUTE_API_KEY, or into a file for --api-key-file";
     for (flags, env, is_warned) in [
         (["--api-key", "sk-argument"], None, true),
-        (["--api-key-file", &key], None, false),
+        (["--api-key-file", key.as_str()], None, false),
         (
             ["--policy", "warm"],
             Some(("WARMROUTE_API_KEY", "sk-variable")),
