@@ -4,8 +4,8 @@ use contract_id::contract;
 use response_cache::{CacheLookup, CacheSelection};
 
 use crate::{
-    StartedCache, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start,
-    until,
+    StartedCache, entry, key, key_of, redis_server::RedisServer, s3_server::S3Server, settings,
+    start, until,
 };
 
 /// Prevents a busy machine from looking like a slow store.
