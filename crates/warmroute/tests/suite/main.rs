@@ -81,6 +81,7 @@ mod simulate;
 mod startup;
 mod supervision;
 mod supply_chain;
+mod systemd_unit;
 mod tenant_isolation;
 mod tenant_queue;
 mod tenants;
