@@ -72,6 +72,7 @@ mod response_cache;
 mod route_api;
 mod routing;
 mod sdk;
+mod secrets;
 mod session_hashes;
 mod sessions;
 mod settings;
