@@ -4,6 +4,7 @@
 //!   compares it;
 //! - `dependencies` checks licences, bans and sources of all dependencies against `deny.toml`;
 //! - `run-suite` runs one test program for `cargo test`, within time limits;
+//! - `sbom` prints the software bill of materials of the program, as CycloneDX;
 //! - `structure [--list | --write | --setting KEY]` prints figures of the source code's structure,
 //!   or writes them into `docs/structure.md`.
 
@@ -12,6 +13,7 @@ mod contract_status;
 mod dependencies;
 mod run_suite;
 mod rust_tokens;
+mod sbom;
 mod security_checklist;
 mod status_table;
 mod structure;
@@ -32,6 +34,7 @@ use structure::StructureReport;
 const USAGE: &str = "usage: cargo xtask contract-status --log FILE [--check]
        cargo xtask dependencies
        cargo xtask run-suite [--durations FILE] [--test-limit SECONDS] [--suite-limit SECONDS] PROGRAM [ARGUMENT]...
+       cargo xtask sbom
        cargo xtask structure [--list | --write | --setting KEY]";
 
 fn main() -> ExitCode {
@@ -52,10 +55,13 @@ fn main() -> ExitCode {
             Some(suite) => suite.run(),
             None => usage(),
         },
-        ["structure"] => print(structure::structure(&root(), StructureReport::Tables)),
-        ["structure", "--list"] => print(structure::structure(&root(), StructureReport::List)),
-        ["structure", "--write"] => print(structure::structure(&root(), StructureReport::Write)),
-        ["structure", "--setting", key] => print(structure::files_naming_setting(&root(), key)),
+        ["sbom"] => print("sbom", sbom::sbom(&root())),
+        ["structure"] => print_structure(StructureReport::Tables),
+        ["structure", "--list"] => print_structure(StructureReport::List),
+        ["structure", "--write"] => print_structure(StructureReport::Write),
+        ["structure", "--setting", key] => {
+            print("structure", structure::files_naming_setting(&root(), key))
+        }
         _ => usage(),
     }
 }
@@ -78,8 +84,12 @@ fn report(chore: &str, result: Result<String, String>) -> ExitCode {
     }
 }
 
-/// Prints the text of `cargo xtask structure` on standard output.
-fn print(text: Result<String, String>) -> ExitCode {
+fn print_structure(report: StructureReport) -> ExitCode {
+    print("structure", structure::structure(&root(), report))
+}
+
+/// Prints the text of a command on standard output.
+fn print(chore: &str, text: Result<String, String>) -> ExitCode {
     let printed = text.and_then(|text| {
         let written = io::stdout().write_all(text.as_bytes());
         written.map_err(|error| format!("standard output cannot be written: {error}"))
@@ -87,7 +97,7 @@ fn print(text: Result<String, String>) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("structure: {problem}");
+            eprintln!("{chore}: {problem}");
             ExitCode::FAILURE
         }
     }

@@ -46,7 +46,7 @@ use std::sync::Arc;
 use axum::{
     Router as Routes,
     extract::DefaultBodyLimit,
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, delete, get, post},
 };
 
 pub use access::{
@@ -168,6 +168,10 @@ fn changing_routes(longest: usize) -> Vec<Route> {
             post(response_cache::invalidate)
                 .layer(short())
                 .fallback(response_cache::post_only),
+        ),
+        (
+            "/admin/response-cache/entries",
+            delete(response_cache::remove).fallback(response_cache::delete_only),
         ),
         (
             "/v1/route",

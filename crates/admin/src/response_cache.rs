@@ -1,15 +1,21 @@
 //! `GET /admin/response-cache/stats` and `POST /admin/response-cache/invalidate`, with the keys
-//! that operators of such a cache know (contract CK74, CK75). Our own keys follow them.
+//! that operators of such a cache know (contract CK74, CK75). Our own keys follow them, and
+//! `DELETE /admin/response-cache/entries`.
 
 use std::{sync::Arc, time::Duration};
 
-use ::response_cache::{CacheStats, RedisStats, ResponseCache};
+use ::response_cache::{CacheSelection, CacheStats, RedisStats, ResponseCache};
 use api::{
     CacheCleared, CacheConfig, CacheRequests, InvalidateRequest, RedisConnections, RedisErrors,
     RedisReport, ResponseCacheStats,
 };
-use axum::{body::Bytes, extract::State, response::Response};
+use axum::{
+    body::Bytes,
+    extract::{Query, State, rejection::QueryRejection},
+    response::Response,
+};
 use dialect::{ApiError, ErrorCode};
+use serde::Deserialize;
 
 use crate::response;
 
@@ -86,10 +92,42 @@ pub(crate) async fn invalidate(State(cache): State<Arc<ResponseCache>>, body: By
         let message = r#"the body must be {"clear_all": true}: nothing was cleared"#;
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     }
-    match cache.clear().await {
+    clear(&cache, "clear_all", CacheSelection::ALL).await
+}
+
+/// Query of [`remove`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EntriesQuery {
+    tenant: Option<String>,
+    model: Option<String>,
+}
+
+/// `DELETE /admin/response-cache/entries`: the replies of a tenant, of a model, or of both.
+pub(crate) async fn remove(
+    State(cache): State<Arc<ResponseCache>>,
+    query: Result<Query<EntriesQuery>, QueryRejection>,
+) -> Response {
+    let Query(query) = query.unwrap_or_default();
+    let (tenant, model) = (query.tenant.as_deref(), query.model.as_deref());
+    let action = match (tenant, model) {
+        (Some(_), None) => "clear_tenant",
+        (None, Some(_)) => "clear_model",
+        (Some(_), Some(_)) => "clear_tenant_model",
+        (None, None) => {
+            let message =
+                "name what to remove, as in ?tenant=NAME, ?model=NAME or both: nothing was cleared";
+            return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
+        }
+    };
+    clear(&cache, action, CacheSelection::of(tenant, model)).await
+}
+
+async fn clear(cache: &ResponseCache, action: &'static str, selection: CacheSelection) -> Response {
+    match cache.clear(selection).await {
         Ok(cleared) => response::json(&CacheCleared {
             success: true,
-            action: "clear_all".into(),
+            action: action.into(),
             cleared_entries: cleared,
         }),
         Err(fault) => {
@@ -99,6 +137,11 @@ pub(crate) async fn invalidate(State(cache): State<Arc<ResponseCache>>, body: By
             response::error(&ApiError::new(ErrorCode::Internal, message))
         }
     }
+}
+
+pub(crate) async fn delete_only() -> Response {
+    let message = "/admin/response-cache/entries answers DELETE only";
+    response::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
 pub(crate) async fn post_only() -> Response {

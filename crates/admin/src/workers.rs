@@ -14,6 +14,7 @@ use dialect::{ApiError, ErrorCode};
 use fleet::{Fleet, WorkerState, WorkerView};
 use kv_blocks::Tier;
 use kv_index::KvIndex;
+use net::Destinations;
 use parity::ParityTracker;
 use parking_lot::Mutex;
 use routing::Router;
@@ -66,6 +67,16 @@ pub(crate) fn not_found(name: &str) -> ApiError {
     )
 }
 
+/// Returns the worker's last error. Of a worker that is not of the configuration it is a fixed word:
+/// a caller that registers an address learns nothing of what answers there.
+fn last_error(worker: &WorkerView) -> Option<Arc<str>> {
+    let problem = worker.health.last_error.as_ref()?;
+    Some(match worker.connection.url.destinations() {
+        Destinations::Any => Arc::clone(problem.text()),
+        Destinations::Engines | Destinations::EnginesIn(_) => problem.kind.as_str().into(),
+    })
+}
+
 impl WorkerReporter {
     /// Returns the state of one worker in fleet, router and index.
     pub(crate) fn report(&self, worker: &WorkerView) -> WorkerReport {
@@ -105,7 +116,7 @@ impl WorkerReporter {
                 }
                 .into(),
                 parity: parity_report::worst_state(&self.parity, worker).into(),
-                last_error: worker.health.last_error.clone(),
+                last_error: last_error(worker),
             },
         }
     }

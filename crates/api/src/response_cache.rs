@@ -94,12 +94,13 @@ pub struct RedisErrors {
     pub other: u64,
 }
 
-/// `POST /admin/response-cache/invalidate`.
+/// `POST /admin/response-cache/invalidate` and `DELETE /admin/response-cache/entries`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheCleared {
     /// Always true; a failure is an error.
     pub success: bool,
-    /// What was done: `clear_all`.
+    /// What was done.
+    #[schemars(extend("enum" = ["clear_all", "clear_tenant", "clear_model", "clear_tenant_model"]))]
     pub action: Name,
     /// Removed replies.
     pub cleared_entries: u64,

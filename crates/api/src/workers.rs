@@ -84,7 +84,8 @@ pub struct WorkerHealth {
     /// Agreement of predicted and actual cached tokens: that of its worst rank.
     #[schemars(extend("enum" = ["ok", "drifting", "downgraded", "recovering", "no_data"]))]
     pub parity: Name,
-    /// Its last error.
+    /// Its last error; of a worker that was discovered or registered a fixed word, such as `refused`,
+    /// `forbidden_address`, `timed_out` or `unexpected_status`.
     pub last_error: Option<Arc<str>>,
 }
 

@@ -52,6 +52,8 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
 
     fn expanded(text: &str) -> Result<Option<String>, ExpandError> {
@@ -67,6 +69,27 @@ mod tests {
         assert_eq!(expanded("${B_2}"), Ok(Some("${A}".into())));
         assert_eq!(expanded("$A $ {A}"), Ok(None));
         assert_eq!(expanded("$${A} ${A}"), Ok(Some("${A} 1".into())));
+    }
+
+    #[test]
+    #[contract("S81")]
+    fn an_error_names_the_variable_and_holds_no_value() {
+        for text in ["${A}${NOPE}", "${NOPE}${A}", "${A} ${", "${A${B_2}"] {
+            let error = format!(
+                "{:?}",
+                expand(
+                    text,
+                    &[
+                        ("A".into(), "geheim".into()),
+                        ("B_2".into(), "geheim".into())
+                    ]
+                )
+            );
+            assert!(
+                error.starts_with("Err(") && !error.contains("geheim"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

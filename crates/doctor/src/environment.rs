@@ -8,8 +8,8 @@ use nats_client::NatsDialer;
 /// The process's environment besides its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// Whether clients must send a key.
-    pub api_key: bool,
+    /// How clients' keys are configured outside the settings.
+    pub keys: ClientKeys,
     /// The limit of open files, if the system reports it.
     pub files: Option<FileLimit>,
     /// Token of the admin listeners, which replicas share.
@@ -20,6 +20,15 @@ pub struct Environment {
     pub bus: Option<Result<NatsDialer, String>>,
     /// Hub cache where downloaded models may be on this machine.
     pub hub_cache: HubCache,
+}
+
+/// The keys of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientKeys {
+    /// Whether clients must send a key.
+    pub required: bool,
+    /// Whether a key is an argument of this process.
+    pub in_arguments: bool,
 }
 
 /// Open-file limit of this process.

@@ -25,7 +25,7 @@ use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 
 pub use api::{CheckResult, CheckStatus, DoctorReport, WorkerChecks};
-pub use environment::{Environment, FileLimit};
+pub use environment::{ClientKeys, Environment, FileLimit};
 pub use report::bad_configuration;
 
 use crate::observe::{ReplicaObservation, WorkerObservation};

@@ -34,10 +34,11 @@ pub(crate) const WORKER_CHECKS: [&str; 27] = [
 ];
 
 /// Checks of the router, in the order of the report.
-pub(crate) const ROUTER_CHECKS: [&str; 10] = [
+pub(crate) const ROUTER_CHECKS: [&str; 11] = [
     "config",
     "listener_exposed",
     "admin_exposed",
+    "key_in_arguments",
     "tenants_salted",
     "redis",
     "nats",

@@ -182,7 +182,7 @@ impl ZmqFollower {
                 }
                 self.stream.driver.record_fault(reason);
             }
-            SubEvent::Unreachable { reason } => self.stream.driver.record_fault(reason),
+            SubEvent::Unreachable { reason, .. } => self.stream.driver.record_fault(reason),
         }
     }
 
@@ -203,10 +203,10 @@ impl SourceSpec {
             destinations,
             max_message,
             ..
-        } = self.settings;
+        } = &self.settings;
         Limits {
-            destinations,
-            max_message,
+            destinations: destinations.clone(),
+            max_message: *max_message,
             max_frames: 8,
             ..Limits::default()
         }

@@ -30,8 +30,24 @@ pub struct FleetConfig {
     pub health_checks: config::HealthChecksSection,
     /// Limits after which a failing worker is ejected.
     pub circuit_breaker: config::CircuitBreakerSection,
+    /// Networks in which workers that were found may be; empty: anywhere an engine may be.
+    pub allowed_networks: Vec<config::AddressRange>,
     /// Time limit of one TCP connect, including connect probes.
     pub connect_timeout: Duration,
+}
+
+/// Returns the addresses at which a worker may be: an operator wrote the configuration; the address
+/// of a discovered or registered worker is not trusted, and is restricted to `networks` if there are
+/// any.
+pub fn permitted_addresses(
+    worker: &config::WorkerEntry,
+    networks: &[config::AddressRange],
+) -> Destinations {
+    if worker.found {
+        Destinations::engines(networks)
+    } else {
+        Destinations::Any
+    }
 }
 
 impl FleetConfig {
@@ -42,6 +58,7 @@ impl FleetConfig {
             kv_events: settings.kv_events.clone(),
             health_checks: settings.health_checks.clone(),
             circuit_breaker: settings.circuit_breaker.clone(),
+            allowed_networks: settings.discovery.allowed_networks.clone(),
             connect_timeout: settings.request.connect_timeout,
         }
     }
@@ -82,13 +99,7 @@ impl FleetConfig {
                 worker: worker.name.clone(),
                 error,
             })?;
-            // An operator wrote the configuration; the address of a discovered or registered worker
-            // is not trusted.
-            let url = if worker.found {
-                url.only_at(Destinations::Engines)
-            } else {
-                url
-            };
+            let url = url.only_at(permitted_addresses(worker, &self.allowed_networks));
             trusts
                 .attach(url, &worker.tls)
                 .map_err(|error| FleetStartError::Trust {

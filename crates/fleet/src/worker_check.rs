@@ -9,7 +9,7 @@ use config::EngineKind;
 use net::Clock;
 
 use crate::{
-    ModelArtefacts, ServedLora,
+    ModelArtefacts, ProblemKind, ServedLora,
     artefacts::ArtefactStore,
     probe::{
         self, CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, ProbeError,
@@ -216,15 +216,18 @@ impl WorkerChecker {
                 .iter()
                 .map(|model| model.id.to_string())
                 .collect();
-            return Err(ProbeError::failed(if only_models.is_empty() {
-                "lists no model: start the engine with one, or name the models it serves under its models".to_owned()
-            } else {
-                format!(
-                    "lists {} and none of {}: correct this worker's models",
-                    listed.join(", "),
-                    only_models.join(", ")
-                )
-            }));
+            return Err(ProbeError::failed(
+                ProblemKind::NoModel,
+                if only_models.is_empty() {
+                    "lists no model: start the engine with one, or name the models it serves under its models".to_owned()
+                } else {
+                    format!(
+                        "lists {} and none of {}: correct this worker's models",
+                        listed.join(", "),
+                        only_models.join(", ")
+                    )
+                },
+            ));
         };
         Ok((list, base))
     }

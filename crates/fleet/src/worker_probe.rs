@@ -83,7 +83,7 @@ impl WorkerProber {
             .health_check
             .run(&config.client, engine)
             .await
-            .map_err(|error| error.text)
+            .map_err(|error| error.problem.to_string())
     }
 
     /// Identifies the worker at this position of the configuration; the error gives the remedy. No
@@ -99,7 +99,7 @@ impl WorkerProber {
         let discovered = checker
             .identify_worker(&KnownFacts::default(), CheckPace::Thorough)
             .await;
-        let mut found = discovered.map_err(|error| error.text)?;
+        let mut found = discovered.map_err(|error| error.problem.to_string())?;
         let metrics = found.facts.metrics();
         Ok(WorkerProbe {
             engine: found.engine,

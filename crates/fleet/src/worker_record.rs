@@ -192,7 +192,11 @@ impl WorkerRecord {
                 .as_ref()
                 .and_then(|id| self.artefacts.get(id))
                 .map_or("none", |artefacts| artefacts.tokenizer_word()),
-            problem: view.health.last_error.clone(),
+            problem: view
+                .health
+                .last_error
+                .as_ref()
+                .map(|problem| Arc::clone(problem.text())),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Whether a worker gets requests, as the snapshot has it.
 
-use std::sync::Arc;
-
 use time::OffsetDateTime;
+
+use crate::WorkerProblem;
 
 /// Whether a worker gets requests, and if not, why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub struct HealthView {
     /// with it.
     pub ended: u64,
     /// The last error; `None` after a success.
-    pub last_error: Option<Arc<str>>,
+    pub last_error: Option<WorkerProblem>,
 }
 
 impl HealthView {

@@ -125,8 +125,8 @@ impl Indexer {
         self.parts.scheme
     }
 
-    pub(crate) fn destinations(&self) -> Destinations {
-        self.parts.destinations
+    pub(crate) fn destinations(&self) -> &Destinations {
+        &self.parts.destinations
     }
 
     /// Handles `/register`. The source task runs when this returns; `/services` shows whether the
@@ -184,7 +184,7 @@ impl Indexer {
             .clone_from(&registration.replay_endpoint);
         spec.defaults = defaults;
         spec.settings = SourceSettings {
-            destinations: self.parts.destinations,
+            destinations: self.parts.destinations.clone(),
             format,
             ..SourceSettings::default()
         };
@@ -381,7 +381,7 @@ mod tests {
             "endpoint": "tcp://127.0.0.1:1", "type": kind, "modelname": "m", "instance_id": "i", "block_size": 4, "dp_rank": 0,
         });
         let form = FieldMap::read(body.to_string().as_bytes(), Encoding::Json, REGISTER).unwrap();
-        Registration::of(&form, Destinations::Engines).unwrap()
+        Registration::of(&form, &Destinations::Engines).unwrap()
     }
 
     #[tokio::test]

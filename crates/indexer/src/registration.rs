@@ -131,7 +131,7 @@ impl PublisherAddress {
     fn of(
         text: &str,
         publisher: PublisherKind,
-        destinations: Destinations,
+        destinations: &Destinations,
     ) -> Result<Self, CallError> {
         if publisher != PublisherKind::TensorRtLlm || !text.starts_with("http") {
             return destination("endpoint", text, destinations).map(Self::Socket);
@@ -140,7 +140,7 @@ impl PublisherAddress {
             .parse()
             .map_err(|error| CallError::field("endpoint", format!("endpoint: {error}")))?;
         permitted("endpoint", &url.address(), destinations)?;
-        Ok(Self::Polled(url.only_at(destinations)))
+        Ok(Self::Polled(url.only_at(destinations.clone())))
     }
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct Registration {
 impl Registration {
     /// Builds a registration from its fields; its endpoint must be among the permitted
     /// `destinations`.
-    pub(crate) fn of(form: &FieldMap, destinations: Destinations) -> Result<Self, CallError> {
+    pub(crate) fn of(form: &FieldMap, destinations: &Destinations) -> Result<Self, CallError> {
         let address = form.required_text("endpoint")?;
         let publisher = PublisherKind::of(form)?;
         let endpoint = PublisherAddress::of(address, publisher, destinations)?;
@@ -269,7 +269,7 @@ pub(crate) fn block_size(form: &FieldMap) -> Result<BlockSize, CallError> {
 fn destination(
     field: &'static str,
     text: &str,
-    destinations: Destinations,
+    destinations: &Destinations,
 ) -> Result<Endpoint, CallError> {
     let bad = |error: &dyn std::fmt::Display| CallError::field(field, format!("{field}: {error}"));
     let endpoint: Endpoint = text.parse().map_err(|error| bad(&error))?;
@@ -281,7 +281,7 @@ fn destination(
 fn permitted(
     field: &'static str,
     address: &Address,
-    destinations: Destinations,
+    destinations: &Destinations,
 ) -> Result<(), CallError> {
     destinations
         .check_host(address)
@@ -308,7 +308,7 @@ mod tests {
 
     fn read(body: &Value) -> Result<Registration, CallError> {
         let form = FieldMap::read(body.to_string().as_bytes(), Encoding::Json, REGISTER)?;
-        Registration::of(&form, Destinations::Engines)
+        Registration::of(&form, &Destinations::Engines)
     }
 
     #[test]

@@ -10,15 +10,17 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
+use settings::AddressRange;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::{Address, Stream, connect::within, memory, resolver};
 
 /// The set of permitted addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destinations {
     /// All addresses: the operator wrote them down.
     #[default]
@@ -27,6 +29,8 @@ pub enum Destinations {
     /// not multicast, broadcast or unspecified, not a metadata address elsewhere, nor any of these
     /// inside an IPv6 address that is mapped, translated or tunnelled. Unix sockets are permitted.
     Engines,
+    /// Those of `Engines` that are in one of these networks. Unix sockets are permitted.
+    EnginesIn(Arc<[AddressRange]>),
 }
 
 /// A forbidden address.
@@ -54,6 +58,15 @@ const METADATA_V6: [Ipv6Addr; 3] = [
 ];
 
 impl Destinations {
+    /// Returns the possible addresses of engines; if `networks` are given, only those in them.
+    pub fn engines(networks: &[AddressRange]) -> Self {
+        if networks.is_empty() {
+            Self::Engines
+        } else {
+            Self::EnginesIn(networks.into())
+        }
+    }
+
     /// Checks whether `address` may be connected to.
     ///
     /// ```
@@ -66,11 +79,14 @@ impl Destinations {
     /// # Errors
     ///
     /// The address is forbidden; the error names the reason.
-    pub fn check(self, address: IpAddr) -> Result<(), ForbiddenAddress> {
-        let kind = match (self, address) {
-            (Self::Any, _) => None,
-            (Self::Engines, IpAddr::V4(v4)) => forbidden_v4(v4),
-            (Self::Engines, IpAddr::V6(v6)) => forbidden_v6(v6),
+    pub fn check(&self, address: IpAddr) -> Result<(), ForbiddenAddress> {
+        let kind = match self {
+            Self::Any => None,
+            Self::Engines => forbidden(address),
+            Self::EnginesIn(networks) => forbidden(address).or_else(|| {
+                let is_in = networks.iter().any(|network| network.contains(address));
+                (!is_in).then_some("outside discovery.allowed_networks")
+            }),
         };
         kind.map_or(Ok(()), |kind| Err(ForbiddenAddress { address, kind }))
     }
@@ -81,7 +97,7 @@ impl Destinations {
     /// # Errors
     ///
     /// The host is a forbidden address.
-    pub fn check_host(self, address: &Address) -> Result<(), ForbiddenAddress> {
+    pub fn check_host(&self, address: &Address) -> Result<(), ForbiddenAddress> {
         match address {
             Address::Tcp { host, .. } => host.parse().map_or(Ok(()), |ip| self.check(ip)),
             Address::Unix(_) => Ok(()),
@@ -94,7 +110,7 @@ impl Destinations {
     ///
     /// As [`crate::connect`], and [`io::ErrorKind::PermissionDenied`] around a
     /// [`ForbiddenAddress`].
-    pub async fn connect(self, address: &Address, timeout: Duration) -> io::Result<Stream> {
+    pub async fn connect(&self, address: &Address, timeout: Duration) -> io::Result<Stream> {
         if runtime::is_simulated() {
             return memory::connect(address).map(Stream::Memory);
         }
@@ -107,7 +123,7 @@ impl Destinations {
         within(address, timeout, opening).await
     }
 
-    async fn open(self, host: &str, port: u16) -> io::Result<Stream> {
+    async fn open(&self, host: &str, port: u16) -> io::Result<Stream> {
         let mut last = io::Error::new(
             io::ErrorKind::AddrNotAvailable,
             format!("{host} has no address"),
@@ -127,6 +143,13 @@ impl Destinations {
         }
         resolver::mark_stale(host);
         Err(last)
+    }
+}
+
+fn forbidden(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(v4) => forbidden_v4(v4),
+        IpAddr::V6(v6) => forbidden_v6(v6),
     }
 }
 
@@ -292,6 +315,59 @@ mod tests {
                 .starts_with("169.254.169.254 is link-local"),
             "{error}"
         );
+    }
+
+    fn networks(list: &[&str]) -> Destinations {
+        let list: Vec<_> = list.iter().map(|range| range.parse().unwrap()).collect();
+        Destinations::engines(&list)
+    }
+
+    #[test]
+    #[contract("S39")]
+    fn networks_restrict_the_addresses_and_permit_none_that_is_no_engine_s() {
+        assert_eq!(networks(&[]), Destinations::Engines);
+        for (list, address, permitted) in [
+            (&["10.0.0.0/8"][..], "10.1.2.3", true),
+            (&["10.0.0.0/8"], "11.1.2.3", false),
+            (&["10.0.0.0/8"], "127.0.0.1", false),
+            (&["10.0.0.0/8"], "::1", false),
+            (&["10.0.0.0/8", "fd00::/8"], "fd00::5", true),
+            (&["10.0.0.0/8"], "::ffff:10.1.2.3", true),
+            // An address that leads to 10.1.2.3 through a gateway is no address of that network.
+            (&["10.0.0.0/8"], "64:ff9b::10.1.2.3", false),
+            (&["0.0.0.0/0", "::/0"], "8.8.8.8", true),
+            (&["0.0.0.0/0", "::/0"], "169.254.169.254", false),
+            (&["0.0.0.0/0", "::/0"], "::ffff:169.254.169.254", false),
+            (&["169.254.0.0/16"], "169.254.169.254", false),
+        ] {
+            let checked = networks(list).check(address.parse().unwrap());
+            assert_eq!(checked.is_ok(), permitted, "{list:?} {address}");
+        }
+    }
+
+    #[tokio::test]
+    #[contract("S39", "S40")]
+    async fn a_name_is_connected_to_at_those_of_its_addresses_that_are_in_the_networks() {
+        let listener = crate::listen(&crate::ListenAddr::tcp("127.0.0.1", 0))
+            .await
+            .unwrap();
+        let address = Address::Tcp {
+            host: "localhost".to_owned(),
+            port: listener.address().port().unwrap(),
+        };
+        let patience = Duration::from_secs(5);
+        let outside = networks(&["10.0.0.0/8"]);
+        assert!(outside.check_host(&address).is_ok(), "a name is not judged");
+        let error = outside.connect(&address, patience).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("is outside discovery.allowed_networks"),
+            "{error}"
+        );
+        let inside = networks(&["127.0.0.0/8"]);
+        inside.connect(&address, patience).await.unwrap();
     }
 
     #[tokio::test]

@@ -150,7 +150,7 @@ impl WorkerUrl {
 
     /// Returns the permitted addresses.
     pub fn destinations(&self) -> Destinations {
-        self.only
+        self.only.clone()
     }
 
     /// Returns whether connections are encrypted.

@@ -4,7 +4,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 
 use api::{ReplicaReports, SharedSnapshot};
 use bytes::Bytes;
-use config::{ReplicaMode, ReplicasSection};
+use config::{ReplicaMode, ReplicasSection, Secret};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use kv_blocks::Moment;
 use net::{Clock, TrustError, TrustRoots};
@@ -95,7 +95,7 @@ pub struct ReplicaParts {
     #[cfg(feature = "nats")]
     pub bus: Option<Arc<nats_client::SharedConnection>>,
     /// Token of the peers' admin listeners, the same as this process's own.
-    pub token: Option<String>,
+    pub token: Option<Secret>,
     /// The clock.
     pub clock: Clock,
 }
@@ -204,7 +204,11 @@ impl Replicas {
         let transport = match core.settings.mode {
             ReplicaMode::Alone => None,
             ReplicaMode::Peers => {
-                let spec = peer_spec(&core.settings, core.identity.id, parts.token.as_deref())?;
+                let spec = peer_spec(
+                    &core.settings,
+                    core.identity.id,
+                    parts.token.as_ref().map(Secret::expose),
+                )?;
                 Some(Transport::Peers(PeerTransport::start(spec, hub.clone())))
             }
             #[cfg(feature = "nats")]

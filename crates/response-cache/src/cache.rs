@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
 use crate::{
-    CacheEntry, CacheGeneration, CacheKey, CacheLookup, CacheResult, CacheStartError, CacheStats,
-    RedisPool, Relief, StoreFault, UnitVector,
+    CacheEntry, CacheGeneration, CacheKey, CacheLookup, CacheResult, CacheSelection,
+    CacheStartError, CacheStats, RedisPool, Relief, StoreFault, UnitVector,
     counters::CacheCounters,
     engine::{CacheEngine, CacheParts, CurrentSettings, entries},
     generation::Generations,
@@ -178,17 +178,17 @@ impl ResponseCache {
         self.parts.generations.now()
     }
 
-    /// Removes every entry of this cache and no foreign one; returns their number. An entry that
-    /// began before is not stored after it.
+    /// Removes the selected entries of this cache and no foreign one; returns their number. An entry
+    /// that began before, selected or not, is not stored after it.
     ///
     /// # Errors
     /// If entries may remain: a store was unavailable, or failed midway. The entries in memory are
     /// removed in any case.
-    pub async fn clear(&self) -> Result<u64, StoreFault> {
+    pub async fn clear(&self, selection: CacheSelection) -> Result<u64, StoreFault> {
         self.parts.generations.clear();
-        self.similar.clear();
+        self.similar.remove(selection);
         match self.engine.load_full() {
-            Some(engine) => engine.clear().await,
+            Some(engine) => engine.clear(selection).await,
             None => Ok(0),
         }
     }

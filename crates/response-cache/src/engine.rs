@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::build::RemoteStore;
 use crate::{
-    CacheKey, CacheLookup, CacheStartError, RedisPool, Relief, StoreFault,
+    CacheKey, CacheLookup, CacheSelection, CacheStartError, RedisPool, Relief, StoreFault,
     counters::CacheCounters,
     entry_count,
     generation::Generations,
@@ -130,14 +130,18 @@ impl CacheEngine {
         }
     }
 
-    /// Clears the stores. The caller has raised the generation.
-    pub(crate) async fn clear(&self) -> Result<u64, StoreFault> {
+    /// Removes the selected entries. The caller has raised the generation.
+    pub(crate) async fn clear(&self, selection: CacheSelection) -> Result<u64, StoreFault> {
         match &self.remote {
-            None => Ok(self.memory.empty()),
+            None => Ok(self.memory.empty(selection)),
             Some(remote) => {
                 // Immediately, however long the rest takes.
-                let near = self.memory.empty();
-                remote.writer.clear().await.map(|far| far.max(near))
+                let near = self.memory.empty(selection);
+                remote
+                    .writer
+                    .clear(selection)
+                    .await
+                    .map(|far| far.max(near))
             }
         }
     }

@@ -85,7 +85,9 @@ impl HmacEnvelope {
     fn context(&self, key: &CacheKey, length: usize, covered: &[u8]) -> hmac::Context {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(&[VERSION]);
-        context.update(&key.0);
+        for part in key.parts() {
+            context.update(part);
+        }
         context.update(&(length as u64).to_be_bytes());
         context.update(covered);
         context
@@ -106,12 +108,19 @@ fn number(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use contract_id::contract;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::CacheScope;
 
-    const KEY: CacheKey = CacheKey([1; 32]);
+    static KEY: LazyLock<CacheKey> = LazyLock::new(|| key(1));
+
+    fn key(number: u8) -> CacheKey {
+        CacheKey::new(CacheScope::of("default", "m"), [number; 32])
+    }
 
     fn entry(body: &[u8]) -> CacheEntry {
         CacheEntry {
@@ -135,7 +144,7 @@ mod tests {
             })
         );
         assert_eq!(
-            seal.open(&CacheKey([2; 32]), &value),
+            seal.open(&key(2), &value),
             Err(EnvelopeError),
             "moved to another key"
         );

@@ -54,7 +54,7 @@ pub use entry::{CacheEntry, CacheLookup, CacheResult};
 pub use fault::{CacheStartError, StoreFault};
 pub use filler::{CacheFiller, EntryKind, FillingBody, ReplyFill, SimilarQuery};
 pub use generation::CacheGeneration;
-pub use key::CacheKey;
+pub use key::{CacheKey, CacheScope, CacheSelection};
 pub use redis_pool::RedisPool;
 pub use relief::Relief;
 pub use replay::HitReply;

@@ -88,6 +88,12 @@ impl SimilarityIndex {
         index.fit(max_entries, MOST_BYTES);
     }
 
+    /// Removes the entries of a selection.
+    pub(crate) fn remove(&self, selection: CacheSelection) {
+        let mut index = self.0.lock();
+        index.forget(|reply| selection.contains(&reply.rest));
+    }
+
     /// Removes all entries; returns their number.
     pub(crate) fn clear(&self) -> u64 {
         let index = std::mem::take(&mut *self.0.lock());
@@ -139,7 +145,7 @@ mod tests {
     }
 
     fn rest(n: u8) -> CacheKey {
-        CacheKey([n; 32])
+        CacheKey::new(CacheScope::of("default", "m"), [n; 32])
     }
 
     fn direction(x: f32, y: f32) -> UnitVector {

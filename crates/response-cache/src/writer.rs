@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    CacheKey, StoreFault,
+    CacheKey, CacheSelection, StoreFault,
     counters::CacheCounters,
     generation::Generations,
     store::{Store, StoreFill},
@@ -55,7 +55,7 @@ enum WriteJob {
     /// Writes to the first tier alone.
     Promote(QueuedFill),
     Remove(CacheKey),
-    Clear(oneshot::Sender<Result<u64, StoreFault>>),
+    Clear(CacheSelection, oneshot::Sender<Result<u64, StoreFault>>),
     End,
 }
 
@@ -158,9 +158,9 @@ impl StoreWriter {
         }
     }
 
-    /// Clears the store, after everything that is being written. The caller has raised the
+    /// Removes the selected entries, after everything that is being written. The caller has raised the
     /// generation.
-    pub(crate) async fn clear(&self) -> Result<u64, StoreFault> {
+    pub(crate) async fn clear(&self, selection: CacheSelection) -> Result<u64, StoreFault> {
         let over = || StoreFault {
             store: "cache",
             outage: true,
@@ -169,7 +169,7 @@ impl StoreWriter {
         let (sender, receiver) = oneshot::channel();
         self.lane
             .queue
-            .send(WriteJob::Clear(sender))
+            .send(WriteJob::Clear(selection, sender))
             .await
             .map_err(|_| over())?;
         receiver.await.unwrap_or_else(|_| Err(over()))
@@ -243,10 +243,10 @@ async fn write_all(
                     counters.writes_dropped.one();
                 }
             }
-            Some(WriteJob::Clear(sender)) => {
+            Some(WriteJob::Clear(selection, sender)) => {
                 while writing.next().await.is_some() {}
                 // The caller may have left.
-                let _ = sender.send(clear(&*written.store).await);
+                let _ = sender.send(clear(&*written.store, selection).await);
             }
             Some(WriteJob::End) | None => {
                 while writing.next().await.is_some() {}
@@ -275,8 +275,8 @@ async fn write(
     }
 }
 
-async fn clear(store: &dyn Store) -> Result<u64, StoreFault> {
-    timeout(LONGEST_CLEAR, store.clear())
+async fn clear(store: &dyn Store, selection: CacheSelection) -> Result<u64, StoreFault> {
+    timeout(LONGEST_CLEAR, store.clear(selection))
         .await
         .unwrap_or_else(|_| {
             let reason =

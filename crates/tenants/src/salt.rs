@@ -7,14 +7,16 @@
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
+use zeroize::Zeroizing;
 
 /// What the derivation is for; the number changes with it.
 const PURPOSE: &[u8] = b"warmroute cache salt 1";
 
 /// The secret of a router. Without one of its own a salt is still the tenant's own, but whoever
-/// reaches an engine directly and knows a tenant's name can compute it.
+/// reaches an engine directly and knows a tenant's name can compute it. Its memory is overwritten
+/// when it is dropped.
 #[derive(Clone, Default)]
-pub struct SaltSecret(Box<[u8]>);
+pub struct SaltSecret(Zeroizing<Box<[u8]>>);
 
 /// The salt of a tenant.
 #[derive(Clone, Copy)]
@@ -23,7 +25,7 @@ pub(crate) struct TenantSalt([u8; 32]);
 impl SaltSecret {
     /// Takes the bytes of a secret.
     pub fn new(secret: &[u8]) -> Self {
-        Self(secret.into())
+        Self(Zeroizing::new(secret.into()))
     }
 
     pub(crate) fn salt_of(&self, tenant: &str) -> TenantSalt {

@@ -30,6 +30,8 @@ pub enum Requirement {
     NodeSdks,
     /// `curl` in the PATH.
     Curl,
+    /// `systemd-analyze` in the PATH.
+    SystemdAnalyze,
     /// `/proc/self/status`, which Linux has.
     ProcStatus,
 }
@@ -78,6 +80,7 @@ impl Requirement {
                 )
             }
             Self::Curl => runs("curl", &["--version"]),
+            Self::SystemdAnalyze => runs("systemd-analyze", &["--version"]),
             Self::ProcStatus if Path::new("/proc/self/status").exists() => Ok(()),
             Self::ProcStatus => Err("there is no /proc/self/status".to_owned()),
         }
@@ -101,6 +104,7 @@ impl Requirement {
                 "install node and npm: ./test installs tests/sdk/package.json and sets WARMROUTE_TEST_NODE"
             }
             Self::Curl => "install curl",
+            Self::SystemdAnalyze => "on Debian: apt-get install systemd (./test does that as root)",
             Self::ProcStatus => "run this test on Linux",
         }
     }

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use admin::{Token, Tokens, TooShort};
-use config::{AdminTokenEntry, Problem, Settings};
+use config::{AdminTokenEntry, Problem, Secret, Settings};
+
+use crate::secret_file;
 
 /// Reads the token of `admin.token_file` and those of `admin.tokens`.
 ///
@@ -36,7 +38,7 @@ fn of_token_file(path: &Path) -> Result<Token, Box<Problem>> {
         Box::new(Problem::bad_value("admin.token_file", &shown, message))
     };
     let text = text_of(path).map_err(|message| bad(&message))?;
-    Token::new(&text).map_err(|error| bad(&error.message))
+    Token::new(text.expose()).map_err(|error| bad(&error.message))
 }
 
 fn of_entry((at, entry): (usize, &AdminTokenEntry)) -> Result<Token, Box<Problem>> {
@@ -48,7 +50,7 @@ fn of_entry((at, entry): (usize, &AdminTokenEntry)) -> Result<Token, Box<Problem
     };
     let (key, shown, token) = match (&entry.token_file, &entry.token) {
         (Some(path), _) => {
-            let token = text_of(path).and_then(|text| create(&text));
+            let token = text_of(path).and_then(|text| create(text.expose()));
             ("token_file", path.display().to_string(), token)
         }
         (None, token) => {
@@ -63,6 +65,6 @@ fn of_entry((at, entry): (usize, &AdminTokenEntry)) -> Result<Token, Box<Problem
     })
 }
 
-fn text_of(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|error| format!("the file could not be read: {error}"))
+fn text_of(path: &Path) -> Result<Secret, String> {
+    secret_file::read(path).map_err(|error| format!("the file could not be read: {error}"))
 }

@@ -3,8 +3,12 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use config::Secret;
 
-use crate::setting_flags::{ListenerArgs, LoggingArgs, ReplicaArgs, RoutingArgs};
+use crate::{
+    secret_file,
+    setting_flags::{ListenerArgs, LoggingArgs, ReplicaArgs, RoutingArgs},
+};
 
 /// A router for LLM inference engines: each request goes to the engine that already holds its prompt's KV blocks.
 #[derive(Debug, Parser)]
@@ -123,9 +127,13 @@ pub(crate) struct WorkerArgs {
 /// Who may call.
 #[derive(Args, Debug)]
 pub(crate) struct AccessArgs {
-    /// Key that clients must send as a bearer token; without the flag, that of the variable WARMROUTE_API_KEY.
+    /// Key that clients must send as a bearer token; without the flag, that of the variable WARMROUTE_API_KEY. Other users
+    /// of the machine see arguments of a process: the variable or --api-key-file is safer.
     #[arg(long, value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) api_key: Option<String>,
+    /// File that holds this key, read at the start.
+    #[arg(long, value_name = "FILE", value_parser = secret_file::client_key, conflicts_with = "api_key")]
+    pub(crate) api_key_file: Option<Secret>,
     /// File that holds the token of the admin listener.
     #[arg(long, value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,

@@ -3,7 +3,9 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
-use doctor::{CheckResult, CheckStatus, DoctorOptions, DoctorReport, ProbeMode, USUAL_TIMEOUT};
+use doctor::{
+    CheckResult, CheckStatus, ClientKeys, DoctorOptions, DoctorReport, ProbeMode, USUAL_TIMEOUT,
+};
 
 use crate::{cli::ServeArgs, limits, output, serve, settings, wire_up};
 
@@ -61,7 +63,11 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         Ok(tenants) => tenants,
         Err(problems) => return settings::refuse(&problems),
     };
-    let surroundings = wire_up::surroundings(&settings, tenants.table().requires_key());
+    let keys = ClientKeys {
+        required: tenants.table().requires_key(),
+        in_arguments: args.serve.access.api_key.is_some(),
+    };
+    let surroundings = wire_up::surroundings(&settings, keys);
     let options = DoctorOptions {
         probe: if args.no_probe {
             ProbeMode::Nothing

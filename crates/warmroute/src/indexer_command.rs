@@ -135,7 +135,7 @@ async fn until_signal(
         })),
         scheme,
         clock: Clock::system(),
-        destinations: Destinations::Engines,
+        destinations: Destinations::engines(&settings.discovery.allowed_networks),
         residents: ResidentInstances::none(),
     });
     let access = Access {

@@ -26,6 +26,7 @@ mod memory_budget;
 mod output;
 mod private_file;
 mod replay_command;
+mod secret_file;
 mod serve;
 mod setting_flags;
 mod settings;

@@ -17,7 +17,7 @@ use crate::{
     examples::{self, Examples},
     limits,
     live::SourceTexts,
-    logging, output, settings,
+    logging, output, secret_file, settings,
     signals::{StopSignal, StopSignals},
     wire_up::{self, ListenAddresses, RunningRouter, StartOptions},
 };
@@ -43,7 +43,12 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     warn_of_ignored_settings(&settings);
     if settings::api_key(&args.access).is_some() && settings.tenants.lists_keys() {
         tracing::warn!(
-            "the key of --api-key is not accepted: tenants.api_keys and tenants.keys_file have the keys of clients"
+            "the key of --api-key, --api-key-file or WARMROUTE_API_KEY is not accepted: tenants.api_keys and tenants.keys_file have the keys of clients"
+        );
+    }
+    if args.access.api_key.is_some() {
+        tracing::warn!(
+            "the key of --api-key is an argument of the process, which all users of this machine can read: put it into the variable WARMROUTE_API_KEY, or into a file for --api-key-file"
         );
     }
     let tenants = match settings::tenants(&settings, &args.access) {
@@ -55,6 +60,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         admin_tokens,
         on_verdict: Arc::new(|verdict: &WorkerVerdict| output::err(&verdict.to_string())),
         takeover: args.takeover,
+        key_in_arguments: args.access.api_key.is_some(),
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = settings.server.runtime_threads {

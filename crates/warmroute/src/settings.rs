@@ -3,12 +3,13 @@
 
 use std::{path::Path, process::ExitCode};
 
-use config::{ConfigSource, MoreWorker, Override, Problem, Settings};
+use config::{ConfigSource, MoreWorker, Override, Problem, Secret, Settings};
 use tenants::{KeyDigest, SaltSecret, TenantSecrets, Tenants};
+use zeroize::Zeroizing;
 
 use crate::{
     cli::{AccessArgs, NameValue, ServeArgs, WorkerArgs},
-    output,
+    output, secret_file,
 };
 
 /// Exit code of a bad configuration.
@@ -38,17 +39,19 @@ pub(crate) fn environment() -> Vec<(String, String)> {
 
 /// Returns the router's admin token, for requests to another router. The start has checked the
 /// file.
-pub(crate) fn admin_token(settings: &Settings) -> Option<String> {
-    let path = settings.admin.token_file.as_ref()?;
-    let text = std::fs::read_to_string(path).ok()?;
-    Some(text.trim().to_owned())
+pub(crate) fn admin_token(settings: &Settings) -> Option<Secret> {
+    secret_file::read(settings.admin.token_file.as_ref()?).ok()
 }
 
 /// Returns the key that clients must send. An empty variable counts as not set; an empty flag was
 /// refused already.
-pub(crate) fn api_key(args: &AccessArgs) -> Option<String> {
-    let own = || std::env::var(API_KEY).ok().filter(|key| !key.is_empty());
-    args.api_key.clone().or_else(own)
+pub(crate) fn api_key(args: &AccessArgs) -> Option<Secret> {
+    let of_flag = args.api_key.clone().map(Secret::new);
+    let own = || {
+        let key = std::env::var(API_KEY).ok().filter(|key| !key.is_empty());
+        key.map(Secret::new)
+    };
+    of_flag.or_else(|| args.api_key_file.clone()).or_else(own)
 }
 
 /// Returns the tenants and their keys: those of the configuration, else the one key of a flag or
@@ -59,7 +62,7 @@ pub(crate) fn api_key(args: &AccessArgs) -> Option<String> {
 /// The file with the secret for salts cannot be read, or is empty.
 pub(crate) fn tenants(settings: &Settings, args: &AccessArgs) -> Result<Tenants, Vec<Problem>> {
     let secrets = TenantSecrets {
-        key: api_key(args).map(|key| KeyDigest::of(key.as_bytes())),
+        key: api_key(args).map(|key| KeyDigest::of(key.expose().as_bytes())),
         salt: salt_secret(settings)?,
     };
     Ok(Tenants::new(&settings.tenants, secrets))
@@ -74,7 +77,9 @@ fn salt_secret(settings: &Settings) -> Result<SaltSecret, Vec<Problem>> {
         let problem = Problem::bad_value("tenants.salt_secret_file", &shown, message);
         vec![settings.locate(problem)]
     };
+    // Any bytes, which need not be text.
     let secret = std::fs::read(path)
+        .map(Zeroizing::new)
         .map_err(|error| bad(&format!("the file could not be read: {error}")))?;
     match secret.trim_ascii() {
         [] => Err(bad("the file is empty: write a random secret into it")),

@@ -244,7 +244,7 @@ pub(crate) async fn inherit_sockets(
     // The running process reports an error if it expects another token.
     let token = admin_token(settings);
     if let Some(value) =
-        token.and_then(|token| HeaderValue::try_from(format!("Bearer {token}")).ok())
+        token.and_then(|token| HeaderValue::try_from(format!("Bearer {}", token.expose())).ok())
     {
         headers.insert(AUTHORIZATION, value);
     }

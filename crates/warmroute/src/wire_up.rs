@@ -17,8 +17,8 @@ use admin::{
     AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
     ShutdownParts, Takeover, Tokens,
 };
-use config::{Secret, Settings};
-use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
+use config::Settings;
+use doctor::{ClientKeys, DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
 use fleet::{Fleet, HubCache, OnVerdict};
 use gateway::{
     CurrentGateway, DecisionCounters, DecisionLog, DrainResult, Gateway, GatewayParts,
@@ -71,6 +71,8 @@ pub(crate) struct StartOptions {
     pub(crate) on_verdict: OnVerdict,
     /// Whether to take over the listening sockets of a running process.
     pub(crate) takeover: bool,
+    /// Whether the key of clients is an argument of this process.
+    pub(crate) key_in_arguments: bool,
 }
 
 /// A running router.
@@ -201,6 +203,7 @@ async fn start_on(
     let wrong_keys = Arc::new(KeyThrottle::default());
     operators.register_access(Arc::clone(&wrong_keys), &mut registry);
     let (serve_metrics, tenants) = (settings.metrics.enabled, extras.tenants);
+    let key_in_arguments = extras.key_in_arguments;
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let replica = runtime::random();
@@ -259,7 +262,7 @@ async fn start_on(
         index: Arc::clone(&index),
         scheme,
         clock,
-        destinations: Destinations::Engines,
+        destinations: Destinations::engines(&in_force.discovery.allowed_networks),
         residents: admin::residents(Arc::clone(&fleet)),
     });
     let parts = live::LiveParts {
@@ -293,7 +296,7 @@ async fn start_on(
         control: Arc::clone(&live) as Arc<dyn Control>,
         metrics: metrics_page(registry, serve_metrics),
         shutdown: shutdown_parts(&draining, &gateway, &handing),
-        doctor: doctor(&live, tenants),
+        doctor: doctor(&live, tenants, key_in_arguments),
         clock,
     };
     let (stop_sinks, sinks_stopped) = watch::channel(false);
@@ -482,7 +485,7 @@ impl RunningRouter {
 
 /// Returns the doctor for the workers of the current settings, separate from the fleet that uses
 /// them.
-fn doctor(live: &Arc<LiveConfig>, tenants: Arc<Tenants>) -> Doctor {
+fn doctor(live: &Arc<LiveConfig>, tenants: Arc<Tenants>, key_in_arguments: bool) -> Doctor {
     let live = Arc::clone(live);
     Doctor::new(move |probe| {
         let settings = live.settings();
@@ -491,9 +494,12 @@ fn doctor(live: &Arc<LiveConfig>, tenants: Arc<Tenants>) -> Doctor {
         } else {
             ProbeMode::Nothing
         };
-        let requires_key = tenants.table().requires_key();
+        let keys = ClientKeys {
+            required: tenants.table().requires_key(),
+            in_arguments: key_in_arguments,
+        };
         async move {
-            let surroundings = surroundings(&settings, requires_key);
+            let surroundings = surroundings(&settings, keys);
             let options = DoctorOptions {
                 probe,
                 timeout: USUAL_TIMEOUT,
@@ -503,12 +509,12 @@ fn doctor(live: &Arc<LiveConfig>, tenants: Arc<Tenants>) -> Doctor {
     })
 }
 
-/// Returns the doctor's inputs besides the settings. `api_key`: clients must send one.
-pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Environment {
+/// Returns the doctor's inputs besides the settings.
+pub(crate) fn surroundings(settings: &Settings, keys: ClientKeys) -> Environment {
     Environment {
-        api_key,
+        keys,
         files: Some(crate::limits::files(settings.server.max_connections)),
-        admin_token: crate::settings::admin_token(settings).map(Secret::new),
+        admin_token: crate::settings::admin_token(settings),
         #[cfg(feature = "nats")]
         bus: bus::dialer_for_checks(settings),
         hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),

@@ -52,7 +52,7 @@ pub enum Disconnect {
     Displaced,
     /// A bound socket expects no publisher at this address.
     #[error(
-        "a peer at {0} was refused: if it is an engine, add its address to kv_events.allowed_peers"
+        "a peer at {0} was refused: if it is an engine, add kv_events: {{allowed_peers: [\"{0}\"]}}"
     )]
     Refused(IpAddr),
     /// Incomplete messages of all peers exceed the budget, and this peer has most of them.

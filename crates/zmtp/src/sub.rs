@@ -53,6 +53,8 @@ pub enum SubEvent {
     Unreachable {
         /// The reason, for people.
         reason: String,
+        /// The address of a peer that the socket does not serve, if that was the reason.
+        refused: Option<IpAddr>,
     },
 }
 
@@ -196,6 +198,7 @@ impl SubDialer {
                         self.wait(Duration::ZERO);
                         return SubEvent::Unreachable {
                             reason: reason.to_string(),
+                            refused: None,
                         };
                     }
                 },
@@ -299,8 +302,9 @@ impl EventSender {
 
     /// Reports a peer that is not served.
     async fn refuse(&self, address: IpAddr) {
-        let reason = Disconnect::Refused(address).to_string();
-        self.send(SubEvent::Unreachable { reason }).await;
+        let reason = Disconnect::Refused(address.to_canonical()).to_string();
+        let refused = Some(address);
+        self.send(SubEvent::Unreachable { reason, refused }).await;
     }
 }
 
@@ -318,6 +322,7 @@ async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: EventSend
             events
                 .send(SubEvent::Unreachable {
                     reason: reason.to_string(),
+                    refused: None,
                 })
                 .await;
             return;

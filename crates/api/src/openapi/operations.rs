@@ -301,6 +301,24 @@ fn response_cache() -> Vec<Operation> {
         .body::<InvalidateRequest>()
         .reply::<CacheCleared>(200)
         .errors(&[400, 401, 500]),
+        Operation::new(
+            Admin,
+            ("DELETE", "/admin/response-cache/entries"),
+            "removeCachedReplies",
+            "Remove the cached replies of a tenant, of a model, or of both, in every tier",
+        )
+        .query(
+            "tenant",
+            "string",
+            "Only those of this tenant; one of both is required",
+        )
+        .query(
+            "model",
+            "string",
+            "Only those of this model, by the name that engines get",
+        )
+        .reply::<CacheCleared>(200)
+        .errors(&[400, 401, 500]),
     ]
 }
 

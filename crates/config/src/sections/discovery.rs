@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde_json::{Map, Value};
-use settings::kinds::{ANY_PORT, SECONDS_OR_ZERO};
+use settings::{
+    AddressRange,
+    kinds::{ANY_PORT, SECONDS_OR_ZERO},
+};
 
 settings::section! {
     /// Section `discovery`.
@@ -13,6 +16,11 @@ settings::section! {
         file: Option<PathBuf> = "~", restart;
         /// DNS names of workers; each address is one worker.
         dns: Vec<DnsName> = "[]", restart;
+        /// Networks in which discovered workers, and those registered over the admin API, may be;
+        /// the address is checked at each connection, after its name is resolved. Empty: anywhere but
+        /// at metadata services and addresses of no single host. Workers of this configuration may be
+        /// anywhere.
+        allowed_networks: Vec<AddressRange> = "[]", restart;
         /// Discovery by the Kubernetes API.
         kubernetes: Option<serde_json::Value> = "~", later;
         /// File that stores which workers operators added and removed, for the next start

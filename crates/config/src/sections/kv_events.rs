@@ -39,7 +39,8 @@ settings::section! {
         stale_after: Duration = "60s", live;
         /// Addresses besides the workers' own from which engines may connect to a bound socket
         /// (`workers[].kv_events.bind`): those of a NAT gateway, or of pods behind a worker's
-        /// address. Each may publish for every worker of the socket.
+        /// address. An engine on this machine may use any of the machine's addresses. Each may
+        /// publish for every worker of the socket.
         allowed_peers: Vec<AddressRange> = "[]", live;
         /// Predicted cache content of workers without events, from our own decisions.
         prediction: PredictionSection, live;

@@ -29,6 +29,7 @@ pub(crate) fn router(
     );
     findings.set("listener_exposed", listener_exposed(settings, environment));
     findings.set("admin_exposed", admin_exposed(settings));
+    findings.set("key_in_arguments", key_in_arguments(environment));
     check_replicas(settings, replicas, &mut findings);
     findings.skip_rest(&["tenants_salted", "nats", "replicas"], "not configured");
     let cache = &settings.response_cache;
@@ -91,14 +92,14 @@ fn listener_exposed(settings: &Settings, environment: &Environment) -> Finding {
     else {
         return Finding::ok("clients connect from this machine only").found(&server.listen);
     };
-    if environment.api_key {
+    if environment.keys.required {
         return Finding::ok("clients must send a key").found(open);
     }
     if knows_its_clients(server.tls.as_ref()) {
         return Finding::ok("clients must show a certificate").found(open);
     }
     let message = format!("{open} can be reached from other machines, and no key is required");
-    let key = "require a key (--api-key KEY or WARMROUTE_API_KEY)";
+    let key = "require a key (WARMROUTE_API_KEY or --api-key-file FILE)";
     let fix = if *open == server.listen {
         format!("{key}, or set server.listen: \"127.0.0.1:8080\"")
     } else {
@@ -130,6 +131,15 @@ fn admin_exposed(settings: &Settings) -> Finding {
     };
     let fix = format!("set admin.token_file: FILE, or {loopback}");
     Finding::fail(message, fix).found(open)
+}
+
+fn key_in_arguments(environment: &Environment) -> Finding {
+    if !environment.keys.in_arguments {
+        return Finding::ok("no key is an argument of the process");
+    }
+    let message = "the key of clients is an argument of the process, which all users of this machine can read";
+    let fix = "put it into the variable WARMROUTE_API_KEY, or into a file for --api-key-file, in place of --api-key";
+    Finding::warn(message, fix)
 }
 
 /// Returns whether clients need a certificate of a named authority.
@@ -268,7 +278,12 @@ mod tests {
     use super::{super::fixture, *};
     use api::CheckStatus;
 
-    use crate::FileLimit;
+    use crate::{ClientKeys, FileLimit};
+
+    const REQUIRED: ClientKeys = ClientKeys {
+        required: true,
+        in_arguments: false,
+    };
 
     fn router_check(yaml: &str, environment: &Environment, id: &str) -> CheckResult {
         let checks = router(
@@ -324,13 +339,28 @@ mod tests {
             CheckStatus::Warn
         );
         let keyed = Environment {
-            api_key: true,
+            keys: REQUIRED,
             ..Environment::default()
         };
         assert_eq!(
             router_check(open, &keyed, "listener_exposed").status,
             CheckStatus::Ok
         );
+    }
+
+    #[test]
+    #[contract("S80")]
+    fn a_key_in_the_arguments_is_a_warning() {
+        for (in_arguments, status) in [(true, CheckStatus::Warn), (false, CheckStatus::Ok)] {
+            let keyed = Environment {
+                keys: ClientKeys {
+                    in_arguments,
+                    ..REQUIRED
+                },
+                ..Environment::default()
+            };
+            assert_eq!(router_check("", &keyed, "key_in_arguments").status, status);
+        }
     }
 
     #[test]
@@ -365,7 +395,7 @@ mod tests {
                 && check.fix.is_some_and(|fix| fix.contains("also_listen"))
         );
         let keyed = Environment {
-            api_key: true,
+            keys: REQUIRED,
             ..Environment::default()
         };
         assert_eq!(

@@ -85,9 +85,10 @@ async fn above(engine: &EngineClient, url: &WorkerUrl, budget: Budget) -> Option
     let mut base = url.base();
     for _ in 0..MOST_FOLDERS {
         base = &base[..base.rfind('/')?];
-        let upper: WorkerUrl = format!("http://{}{base}", url.display_name())
-            .parse()
-            .ok()?;
+        let upper = format!("http://{}{base}", url.display_name())
+            .parse::<WorkerUrl>()
+            .ok()?
+            .only_at(url.destinations());
         if budget.is_spent() {
             return None;
         }

@@ -7,6 +7,7 @@ use fleet::EventEndpoint;
 use kv_blocks::{Namespace, PromptIdentity};
 use kv_events::vllm::Normaliser;
 use kv_index::{IndexSettings, KvIndex};
+use net::Destinations;
 use tokio::{sync::watch, task::JoinHandle};
 use zmtp::{Endpoint, Limits, Sub};
 
@@ -45,6 +46,8 @@ pub(crate) struct AnnouncedShare {
 pub(crate) struct EventListener {
     pub(crate) endpoint: EventEndpoint,
     pub(crate) followed: bool,
+    /// Addresses at which its sockets may be.
+    pub(crate) destinations: Destinations,
     pub(crate) observation: watch::Receiver<PublisherObservation>,
     model: Arc<str>,
     /// One target per topic, so that blocks of different topics are distinguishable.
@@ -67,6 +70,7 @@ impl EventListener {
         let (index, model) = (Arc::new(index), Arc::clone(&session.worker_probe.base));
         let (sender, observation) = watch::channel(PublisherObservation::default());
         let limits = Limits {
+            destinations: session.destinations.clone(),
             max_message: settings.kv_events.max_message,
             handshake_timeout: session.budget.events,
             ..Limits::default()
@@ -97,6 +101,7 @@ impl EventListener {
         Self {
             endpoint,
             followed,
+            destinations: session.destinations.clone(),
             observation,
             model,
             index,

@@ -122,8 +122,10 @@ pub(crate) async fn observe(
         seen.bound = publisher_binding::query(&engine, budget).await;
     }
 
+    let destinations = url.destinations();
     let session = ProbeSession {
         worker_probe,
+        destinations: &destinations,
         budget,
         clock,
     };
@@ -159,6 +161,8 @@ async fn reach(request: &ObservationRequest<'_>, budget: Budget) -> Result<Worke
         .url
         .parse::<WorkerUrl>()
         .map_err(|error| error.to_string())?;
+    let networks = &request.settings.discovery.allowed_networks;
+    let url = url.only_at(fleet::permitted_addresses(worker, networks));
     let url = TrustCache::default()
         .attach(url, &worker.tls)
         .map_err(|error| error.to_string())?;

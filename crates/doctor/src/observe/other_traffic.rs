@@ -6,7 +6,7 @@ use kv_events::{
     frames::encode_live,
     vllm::{EventEncoding, WireEvent, WireHash, WireStored, encode},
 };
-use net::Clock;
+use net::{Clock, Destinations};
 use zmtp::{Pub, PubSettings};
 
 use super::{
@@ -31,6 +31,7 @@ async fn listening(topic: &str) -> (Pub, EventListener) {
     let settings = fixture::settings("");
     let session = ProbeSession {
         worker_probe: fixture.probe(),
+        destinations: &Destinations::Any,
         budget: Budget::of(PATIENCE),
         clock: Clock::system(),
     };
@@ -256,6 +257,7 @@ async fn a_port_where_nobody_listens_is_known_at_once() {
     let settings = fixture::settings("");
     let session = ProbeSession {
         worker_probe: fixture.probe(),
+        destinations: &Destinations::Any,
         budget: Budget::of(PATIENCE),
         clock: Clock::system(),
     };

@@ -33,7 +33,7 @@ impl RecordingSink {
                     observation.numbers.last = None;
                 }),
                 SubEvent::Message { frames, .. } => self.message(&frames),
-                SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason } => {
+                SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason, .. } => {
                     self.sender.send_modify(|observation| {
                         observation.link = LinkStatus::Unreachable(reason)
                     });

@@ -52,13 +52,14 @@ pub(crate) async fn query(
             let answer = if budget.is_spent() {
                 ReplayAnswer::NotSent(NO_TIME)
             } else {
-                one(
-                    &endpoint,
-                    last,
-                    settings.kv_events.max_message,
-                    budget.at_most(budget.request),
-                )
-                .await
+                let limit = budget.at_most(budget.request);
+                let limits = Limits {
+                    destinations: listener.destinations.clone(),
+                    max_message: settings.kv_events.max_message,
+                    handshake_timeout: limit,
+                    ..Limits::default()
+                };
+                one(&endpoint, last, limits, limit).await
             };
             ReplayObservation {
                 rank,
@@ -70,20 +71,10 @@ pub(crate) async fn query(
     futures_util::future::join_all(queries).await
 }
 
-async fn one(
-    endpoint: &str,
-    last: Option<u64>,
-    max_message: usize,
-    limit: Duration,
-) -> ReplayAnswer {
+async fn one(endpoint: &str, last: Option<u64>, limits: Limits, limit: Duration) -> ReplayAnswer {
     let endpoint: Endpoint = match endpoint.parse() {
         Ok(endpoint) => endpoint,
         Err(error) => return ReplayAnswer::Failed(format!("{error}")),
-    };
-    let limits = Limits {
-        max_message,
-        handshake_timeout: limit,
-        ..Limits::default()
     };
     let dealer = match Dealer::connect(&endpoint, limits, limit).await {
         Ok(dealer) => dealer,

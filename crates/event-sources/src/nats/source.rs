@@ -86,7 +86,7 @@ impl NatsSpec {
             server: self.endpoint.server().clone(),
             credentials: self.credentials.clone(),
             trust: self.trust.clone(),
-            destinations: self.settings.destinations,
+            destinations: self.settings.destinations.clone(),
             name: "warmroute".to_owned(),
         }
     }

@@ -14,7 +14,9 @@ use net::Clock;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use zmtp::{Limits, Sub, SubEvent};
 
-use super::{PublisherInfo, PublisherLookup, SharedSpec};
+use super::{
+    PublisherInfo, PublisherLookup, SharedSpec, refused_peers, refused_peers::RefusedPeers,
+};
 use crate::{
     BlockSink,
     follower::{GO, REBIND, TICK},
@@ -53,6 +55,7 @@ pub(crate) struct SharedFollower {
     streams: BTreeMap<TopicKey, TopicStream>,
     /// Addresses of the connected peers; at most as many as the socket serves.
     addresses: BTreeMap<u64, IpAddr>,
+    refused: RefusedPeers,
     /// Streams that changed since the last publication.
     touched: BTreeSet<TopicKey>,
     /// Counts of messages that belong to no stream.
@@ -78,6 +81,7 @@ impl SharedFollower {
             parts,
             streams: BTreeMap::new(),
             addresses: BTreeMap::new(),
+            refused: RefusedPeers::default(),
             touched: BTreeSet::new(),
             loose: StreamTotals::default(),
             bound: false,
@@ -157,8 +161,18 @@ impl SharedFollower {
                     self.touched.insert(key.clone());
                 }
             }
-            SubEvent::Unreachable { reason } => self.last_error = Some(reason),
+            SubEvent::Unreachable { reason, refused } => {
+                self.last_error = Some(reason);
+                if let Some(address) = refused {
+                    self.warn_of(address);
+                }
+            }
         }
+    }
+
+    fn warn_of(&mut self, refused: IpAddr) {
+        self.refused
+            .warn(&self.spec.endpoint, refused, self.clock.now());
     }
 
     fn message(&mut self, peer: u64, message: &[Bytes]) {
@@ -235,14 +249,15 @@ impl SharedFollower {
             ));
             return false;
         };
-        let address = self.addresses.get(&peer).copied();
-        if !publisher.peers.admits(address) {
-            self.last_error = address.map(|address| {
-                format!(
-                    "{address} sends events of {}, which is elsewhere: they are dropped (see kv_events.allowed_peers)",
-                    publisher.worker
-                )
-            });
+        if let Some(address) = self.addresses.get(&peer).copied()
+            && !publisher.peers.admits(Some(address))
+        {
+            self.last_error = Some(format!(
+                "{address} sends events of {}, which is elsewhere: they are dropped; if it is its engine, add {}",
+                publisher.worker,
+                refused_peers::setting(address.to_canonical()),
+            ));
+            self.warn_of(address);
             return false;
         }
         let target = Target {

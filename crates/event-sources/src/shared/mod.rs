@@ -5,6 +5,7 @@
 //! no history here: the replay endpoints of the publishers are unknown.
 
 mod follower;
+mod refused_peers;
 mod socket;
 mod source;
 mod topic;

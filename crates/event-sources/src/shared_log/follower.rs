@@ -283,7 +283,7 @@ impl SharedLogFollower {
                 }
                 self.stream.driver.record_fault(reason);
             }
-            SubEvent::Unreachable { reason } => self.stream.driver.record_fault(reason),
+            SubEvent::Unreachable { reason, .. } => self.stream.driver.record_fault(reason),
         }
     }
 

@@ -102,7 +102,7 @@ impl SseSource {
                 endpoint: spec.endpoint.clone(),
                 authorization: spec.authorization,
                 trust: spec.trust,
-                destinations: spec.settings.destinations,
+                destinations: spec.settings.destinations.clone(),
             },
             reconnect_interval: spec.reconnect_interval,
             queue: sender,

@@ -12,6 +12,7 @@ use kv_events::{frames::encode_live, vllm};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use parking_lot::RwLock;
+use tokio::{io::AsyncReadExt, net::TcpStream};
 use zmtp::{Pub, PubSettings};
 
 use crate::{
@@ -326,30 +327,54 @@ async fn a_publisher_speaks_only_for_workers_at_its_address() {
     let report = socket.source.report();
     assert_eq!(report.counts.dropped, 1);
     let error = report.last_error.unwrap();
-    assert!(error.starts_with("127.0.0.1 sends events of b"), "{error}");
+    assert!(
+        error.starts_with("127.0.0.1 sends events of b")
+            && error.ends_with("add kv_events: {allowed_peers: [\"127.0.0.1\"]}"),
+        "{error}"
+    );
     assert!(resident(&socket.index, target(2, 0)).is_empty());
     socket.source.stop().await;
 }
 
 #[tokio::test]
 #[contract("S79")]
-async fn a_peer_at_an_unexpected_address_is_refused() {
+async fn a_peer_at_an_unexpected_address_is_refused_and_logged_once_with_the_setting() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(log.reopen().unwrap());
+    // The runtime of this test runs on this thread alone.
+    let _guard = tracing::subscriber::set_default(subscriber.finish());
     let socket = SharedSocketFixture::bind(|spec| {
         spec.peers = PeerFilter::new(|address| !address.is_loopback());
     })
     .await;
+    for _ in 0..2 {
+        let mut sent = TcpStream::connect(socket.endpoint.to_string().trim_start_matches("tcp://"))
+            .await
+            .unwrap();
+        // The socket has read the peer's address and closed the connection.
+        assert_eq!(sent.read(&mut [0; 1]).await.unwrap_or(0), 0);
+    }
     let publisher = Pub::connect(&socket.endpoint, PubSettings::default()).unwrap();
     let report = until(&socket.source, "the refusal", |report| {
         report.last_error.is_some()
     })
     .await;
+    let setting = "add kv_events: {allowed_peers: [\"127.0.0.1\"]}";
     let error = report.last_error.unwrap();
     assert!(
-        error.starts_with("a peer at 127.0.0.1 was refused"),
+        error.starts_with("a peer at 127.0.0.1 was refused") && error.ends_with(setting),
         "{error}"
     );
     assert_eq!(*publisher.watch_subscribers().borrow(), 0);
     socket.source.stop().await;
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains(setting)).collect();
+    assert!(
+        matches!(lines.as_slice(), [line] if line.contains(" WARN ") && line.contains("address=127.0.0.1")),
+        "{log}"
+    );
 }
 
 #[tokio::test]

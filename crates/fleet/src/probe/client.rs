@@ -1,6 +1,6 @@
 //! One HTTP request to one worker, with its key, a time limit and a size limit.
 
-use std::time::Duration;
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -9,10 +9,7 @@ use net::{
     fetch::{self, FetchError, FetchedReply},
 };
 
-use crate::{
-    EngineKind,
-    worker_machine::{CheckOutcome, REFUSED},
-};
+use crate::{EngineKind, ProblemKind, WorkerProblem, worker_machine::CheckOutcome};
 
 /// HTTP client for the probes of one worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,14 +23,25 @@ pub(crate) struct ProbeClient {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeError {
     pub(crate) check: CheckOutcome,
-    pub(crate) text: String,
+    pub(crate) problem: WorkerProblem,
 }
 
 impl ProbeError {
-    pub(crate) fn failed(text: impl Into<String>) -> Self {
+    pub(crate) fn failed(kind: ProblemKind, text: impl Into<Arc<str>>) -> Self {
         Self {
             check: CheckOutcome::Failed,
-            text: text.into(),
+            problem: WorkerProblem::new(kind, text),
+        }
+    }
+
+    pub(crate) fn loading(path: &str, status: StatusCode) -> Self {
+        let text = format!(
+            "answered {path} with {}: the engine is loading, wait",
+            status.as_u16()
+        );
+        Self {
+            check: CheckOutcome::Loading,
+            problem: WorkerProblem::new(ProblemKind::Loading, text),
         }
     }
 }
@@ -123,7 +131,7 @@ pub(crate) fn probe_error(error: &FetchError) -> ProbeError {
     if error.is_refused() {
         return ProbeError {
             check: CheckOutcome::Refused,
-            text: REFUSED.to_owned(),
+            problem: WorkerProblem::refused(),
         };
     }
     match error {
@@ -132,43 +140,71 @@ pub(crate) fn probe_error(error: &FetchError) -> ProbeError {
         {
             ProbeError {
                 check: CheckOutcome::NotMade,
-                text: format!("cannot be asked ({source}): see to the limits of this process"),
+                problem: WorkerProblem::new(
+                    ProblemKind::NotAsked,
+                    format!("cannot be asked ({source}): see to the limits of this process"),
+                ),
             }
         }
-        FetchError::Connect { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
-            ProbeError::failed(format!(
-                "could not prove who it is ({source}): check its certificate and the url's scheme and host, or name its \
+        FetchError::Connect { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
+            ProbeError::failed(
+                ProblemKind::Untrusted,
+                format!(
+                    "could not prove who it is ({source}): check its certificate and the url's scheme and host, or name its \
                  authority as this worker's tls.ca"
-            ))
+                ),
+            )
         }
-        FetchError::Connect { source, .. } => ProbeError::failed(format!(
-            "cannot be reached ({source}): check the url and the network"
-        )),
-        FetchError::TimedOut { path, limit, .. } => ProbeError::failed(format!(
-            "did not answer {path} within {limit:?}: look at the engine's log"
-        )),
-        FetchError::TooLarge { path, limit, .. } => ProbeError::failed(format!(
-            "answered {path} with more than {limit} bytes: check that the url is an engine's"
-        )),
-        FetchError::Protocol { path, .. } => ProbeError::failed(format!(
-            "did not answer {path} with a whole http reply: check that the url is an engine's"
-        )),
-        FetchError::Request { path, .. } => ProbeError::failed(format!(
-            "cannot be asked for {path}: use an absolute path in plain ascii"
-        )),
+        FetchError::Connect { source, .. } => ProbeError::failed(
+            unconnected(source),
+            format!("cannot be reached ({source}): check the url and the network"),
+        ),
+        FetchError::TimedOut { path, limit, .. } => ProbeError::failed(
+            ProblemKind::TimedOut,
+            format!("did not answer {path} within {limit:?}: look at the engine's log"),
+        ),
+        FetchError::TooLarge { path, limit, .. } => ProbeError::failed(
+            ProblemKind::Unusable,
+            format!(
+                "answered {path} with more than {limit} bytes: check that the url is an engine's"
+            ),
+        ),
+        FetchError::Protocol { path, .. } => ProbeError::failed(
+            ProblemKind::Unusable,
+            format!(
+                "did not answer {path} with a whole http reply: check that the url is an engine's"
+            ),
+        ),
+        FetchError::Request { path, .. } => ProbeError::failed(
+            ProblemKind::NotAsked,
+            format!("cannot be asked for {path}: use an absolute path in plain ascii"),
+        ),
+    }
+}
+
+fn unconnected(error: &io::Error) -> ProblemKind {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => ProblemKind::Forbidden,
+        io::ErrorKind::TimedOut => ProblemKind::TimedOut,
+        _ => ProblemKind::Unreachable,
     }
 }
 
 /// Returns the meaning and the remedy of an unexpected status.
 pub(crate) fn unexpected(path: &str, status: StatusCode) -> ProbeError {
     let status = status.as_u16();
-    ProbeError::failed(match status {
-        401 | 403 => {
-            format!("answered {path} with {status}: set this worker's api_key to the engine's key")
-        }
-        404 => format!(
-            "answered {path} with 404: check the url, or set this worker's health_check.endpoint"
-        ),
-        _ => format!("answered {path} with {status}: look at the engine's log"),
-    })
+    ProbeError::failed(
+        ProblemKind::Status,
+        match status {
+            401 | 403 => {
+                format!(
+                    "answered {path} with {status}: set this worker's api_key to the engine's key"
+                )
+            }
+            404 => format!(
+                "answered {path} with 404: check the url, or set this worker's health_check.endpoint"
+            ),
+            _ => format!("answered {path} with {status}: look at the engine's log"),
+        },
+    )
 }

@@ -6,8 +6,8 @@ use http::StatusCode;
 
 use super::client::{ProbeClient, ProbeError, probe_error, unexpected};
 use crate::{
+    ProblemKind,
     engine::{EngineKind, health_method, health_paths, healthy_statuses},
-    worker_machine::CheckOutcome,
 };
 
 /// Reply limit in bytes. A health reply's body is ignored; a model list may serve as one.
@@ -83,21 +83,16 @@ impl HealthCheckPlan {
                 return Ok(());
             }
             if self.own.warmup_status.contains(&status.as_u16()) {
-                let text = format!(
-                    "answered {path} with {}: the engine is loading, wait",
-                    status.as_u16()
-                );
-                return Err(ProbeError {
-                    check: CheckOutcome::Loading,
-                    text,
-                });
+                return Err(ProbeError::loading(path, status));
             }
             if status != StatusCode::NOT_FOUND {
                 return Err(unexpected(path, status));
             }
             last = Some(unexpected(path, status));
         }
-        Err(last.unwrap_or_else(|| ProbeError::failed("has no health endpoint to ask")))
+        Err(last.unwrap_or_else(|| {
+            ProbeError::failed(ProblemKind::NotAsked, "has no health endpoint to ask")
+        }))
     }
 }
 

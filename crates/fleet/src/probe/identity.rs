@@ -13,7 +13,7 @@ use super::{
     metrics_text::{EngineMetrics, Scrape},
     model_list::{self, ModelList},
 };
-use crate::{EngineKind, MessagesMode, engine::list_is_optional, worker_machine::CheckOutcome};
+use crate::{EngineKind, MessagesMode, ProblemKind, engine::list_is_optional};
 
 const LARGEST_MODEL_LIST: usize = 4 << 20;
 const LARGEST_VERSION: usize = 64 << 10;
@@ -174,16 +174,13 @@ pub(crate) async fn list_models(
         .map_err(|error| probe_error(&error))?;
     match reply.status {
         StatusCode::OK => model_list::read(&reply.body).ok_or_else(|| {
-            ProbeError::failed(format!(
+            ProbeError::failed(ProblemKind::Unusable, format!(
                 "answered {PATH} with something else than a model list: check that the url is an engine's"
             ))
         }),
         // A server without the route may still serve the models that the configuration names.
         StatusCode::NOT_FOUND => Ok(ModelList::default()),
-        StatusCode::SERVICE_UNAVAILABLE => Err(ProbeError {
-            check: CheckOutcome::Loading,
-            text: format!("answered {PATH} with 503: the engine is loading, wait"),
-        }),
+        StatusCode::SERVICE_UNAVAILABLE => Err(ProbeError::loading(PATH, reply.status)),
         status if status.is_client_error() && list_is_optional(engine) => Ok(ModelList::default()),
         status => Err(unexpected(PATH, status)),
     }

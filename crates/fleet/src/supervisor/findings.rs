@@ -6,7 +6,7 @@ use tracing::warn;
 
 use super::{AFTER_STALL, Supervisor};
 use crate::{
-    EngineLoad,
+    EngineLoad, WorkerProblem,
     probe::{self, CheckPace, ProbeError, Scrape},
     worker_check::{CheckFinding, HealthyReport, WorkerChecker},
     worker_identity::{KnownFacts, WorkerIdentity},
@@ -58,9 +58,7 @@ impl Supervisor {
                 self.apply_report(report).await;
                 self.completed(CheckOutcome::Passed, None)
             }
-            CheckFinding::Checked(Err(error)) => {
-                self.completed(error.check, Some(error.text.into()))
-            }
+            CheckFinding::Checked(Err(error)) => self.completed(error.check, Some(error.problem)),
         };
         self.feed(WorkerEvent::CheckEnded(report)).await;
         self.worker_table.checks.send_modify(|checks| *checks += 1);
@@ -80,7 +78,7 @@ impl Supervisor {
         }
     }
 
-    fn completed(&self, outcome: CheckOutcome, problem: Option<Arc<str>>) -> CheckReport {
+    fn completed(&self, outcome: CheckOutcome, problem: Option<WorkerProblem>) -> CheckReport {
         let process = if self.worker_table.clock.resumed_within(AFTER_STALL) {
             ProcessPace::Stalled
         } else {

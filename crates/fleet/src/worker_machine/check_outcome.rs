@@ -1,15 +1,12 @@
 //! The consequences of checks and of routed requests.
 
-use std::sync::Arc;
-
 use kv_blocks::Moment;
 
 use super::{
     CheckOutcome, CheckReport, ConnectFailure, EjectionPermit, IdentityReport, IdentitySource,
-    ProcessPace, REFUSED, StreamSummary, SupervisorAction, TableAction, WorkerActions,
-    WorkerMachine,
+    ProcessPace, StreamSummary, SupervisorAction, TableAction, WorkerActions, WorkerMachine,
 };
-use crate::{FailureKind, WorkerState};
+use crate::{FailureKind, ProblemKind, WorkerProblem, WorkerState};
 
 impl WorkerMachine {
     /// Takes the result of the running check.
@@ -32,7 +29,7 @@ impl WorkerMachine {
             CheckReport::ConnectFailed(failure) => return self.connect_failed(failure),
         };
         if let (true, Some(problem)) = (self.checks.record_attempt(outcome), &problem) {
-            let warning = SupervisorAction::WarnCheckNotMade(Arc::clone(problem));
+            let warning = SupervisorAction::WarnCheckNotMade(problem.clone());
             actions.supervisor.push(warning);
         }
         let before = self.state();
@@ -69,7 +66,12 @@ impl WorkerMachine {
     }
 
     /// Applies the outcome of a check to health and outage.
-    fn apply_outcome(&mut self, now: Moment, outcome: CheckOutcome, problem: Option<Arc<str>>) {
+    fn apply_outcome(
+        &mut self,
+        now: Moment,
+        outcome: CheckOutcome,
+        problem: Option<WorkerProblem>,
+    ) {
         match outcome {
             CheckOutcome::Refused => drop(self.outage.record_process_end()),
             CheckOutcome::NotMade => {}
@@ -87,7 +89,7 @@ impl WorkerMachine {
     fn connect_failed(&mut self, failure: ConnectFailure) {
         self.health.record_failed_connect();
         if failure == ConnectFailure::Refused && self.outage.record_process_end() {
-            self.last_error = Some(REFUSED.into());
+            self.last_error = Some(WorkerProblem::refused());
         }
     }
 
@@ -114,13 +116,16 @@ impl WorkerMachine {
         actions.table.push(TableAction::Wake);
         if before != after || process_ended {
             let problem = match after {
-                WorkerState::Down => REFUSED.to_owned(),
-                _ => format!(
-                    "requests fail ({}): look at the engine's log",
-                    kind.as_str()
+                WorkerState::Down => WorkerProblem::refused(),
+                _ => WorkerProblem::new(
+                    ProblemKind::Requests,
+                    format!(
+                        "requests fail ({}): look at the engine's log",
+                        kind.as_str()
+                    ),
                 ),
             };
-            self.last_error = Some(problem.into());
+            self.last_error = Some(problem);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kv_blocks::Moment;
 
 use super::health::{CheckOutcome, EjectionPermit, HealthSettings};
-use crate::FailureKind;
+use crate::{FailureKind, WorkerProblem};
 
 /// An event or a command for a worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +61,7 @@ pub(crate) enum CheckReport {
     Completed {
         outcome: CheckOutcome,
         /// The problem and its remedy; `None` if it passed.
-        problem: Option<Arc<str>>,
+        problem: Option<WorkerProblem>,
         /// Whether this process stood still a short time ago.
         process: ProcessPace,
     },
@@ -192,7 +192,7 @@ pub(crate) enum SupervisorAction {
     StopStreams,
     ReportVerdict,
     /// Logs, once, that checks cannot be made for this reason.
-    WarnCheckNotMade(Arc<str>),
+    WarnCheckNotMade(WorkerProblem),
 }
 
 /// What a check covers.

@@ -33,13 +33,12 @@ pub(crate) use self::{
         StreamCoverage, StreamSummary, SupervisorAction, TableAction, WorkerActions, WorkerEvent,
     },
     health::{CheckOutcome, EjectionPermit, HealthSettings},
-    outage::REFUSED,
 };
 use self::{
     checks::CheckSchedule, health::WorkerHealth, outage::Outage, side_requests::SideRequests,
     verdicts::VerdictSchedule,
 };
-use crate::WorkerState;
+use crate::{WorkerProblem, WorkerState};
 
 /// Pause before a stream that could not be started, or that ended by itself, is started again.
 const RETRY_STREAMS: Duration = Duration::from_secs(2);
@@ -53,7 +52,7 @@ pub(crate) struct WorkerMachine {
     /// Whether it has been ready once.
     was_ready: bool,
     /// The last error; `None` after a success.
-    last_error: Option<Arc<str>>,
+    last_error: Option<WorkerProblem>,
     /// Whether the worker's facts are still valid: no outage since.
     known: bool,
     checks: CheckSchedule,
@@ -70,7 +69,7 @@ struct PublishedState {
     state: WorkerState,
     refused: bool,
     ended: u64,
-    last_error: Option<Arc<str>>,
+    last_error: Option<WorkerProblem>,
 }
 
 impl WorkerMachine {
@@ -151,7 +150,7 @@ impl WorkerMachine {
     }
 
     /// Returns the last error; `None` after a success.
-    pub(crate) fn last_error(&self) -> Option<&Arc<str>> {
+    pub(crate) fn last_error(&self) -> Option<&WorkerProblem> {
         self.last_error.as_ref()
     }
 

@@ -3,9 +3,6 @@
 use super::event::StreamSummary;
 use crate::WorkerState;
 
-/// Problem of a worker whose port refuses, and its remedy.
-pub(crate) const REFUSED: &str = "connection refused: start the engine or check the url";
-
 /// What is known of a worker's last outage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outage {

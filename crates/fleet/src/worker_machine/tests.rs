@@ -5,7 +5,7 @@ mod properties;
 mod schedule;
 mod transitions;
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, time::Duration};
 
 use kv_blocks::Moment;
 
@@ -13,7 +13,7 @@ use super::{
     CheckOutcome, CheckReport, HealthSettings, IdentityReport, IdentitySource, PeriodicChecks,
     ProcessPace, StreamSummary, SupervisorAction, WorkerActions, WorkerEvent, WorkerMachine,
 };
-use crate::WorkerState;
+use crate::{ProblemKind, WorkerProblem, WorkerState};
 
 /// One failure decides; a return takes two checks.
 fn settings() -> HealthSettings {
@@ -46,7 +46,8 @@ fn seconds(count: u64) -> Duration {
 fn check_ended(outcome: CheckOutcome) -> WorkerEvent {
     WorkerEvent::CheckEnded(CheckReport::Completed {
         outcome,
-        problem: (outcome != CheckOutcome::Passed).then(|| Arc::from("a problem")),
+        problem: (outcome != CheckOutcome::Passed)
+            .then(|| WorkerProblem::new(ProblemKind::Unusable, "a problem")),
         process: ProcessPace::Steady,
     })
 }

@@ -7,7 +7,7 @@ use net::Clock;
 
 use super::WorkerRecord;
 use crate::{
-    RankView, ServedModel, WorkerState, WorkerView,
+    ProblemKind, RankView, ServedModel, WorkerProblem, WorkerState, WorkerView,
     worker_machine::{
         CheckOutcome, CheckReport, HealthSettings, PeriodicChecks, ProcessPace, StreamSummary,
         WorkerEvent, WorkerMachine,
@@ -83,7 +83,7 @@ fn the_view_follows_the_state_machine_and_says_whether_the_state_changed() {
     let streams = StreamSummary::default();
     let refused = WorkerEvent::CheckEnded(CheckReport::Completed {
         outcome: CheckOutcome::Refused,
-        problem: Some("gone".into()),
+        problem: Some(WorkerProblem::new(ProblemKind::Refused, "gone")),
         process: ProcessPace::Steady,
     });
     for event in [WorkerEvent::Tick, refused] {
@@ -96,7 +96,8 @@ fn the_view_follows_the_state_machine_and_says_whether_the_state_changed() {
         (view.health.state, view.health.ended),
         (WorkerState::Down, 1)
     );
-    assert_eq!(view.health.last_error.as_deref(), Some("gone"));
+    let problem = view.health.last_error.as_ref().map(WorkerProblem::text);
+    assert_eq!(problem.map(|text| &**text), Some("gone"));
 }
 
 #[test]

@@ -65,6 +65,7 @@ pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
                 ..HealthChecksSection::default()
             },
             circuit_breaker: CircuitBreakerSection::default(),
+            allowed_networks: Vec::new(),
             connect_timeout: Duration::from_secs(1),
         },
         models: models(TokenizerSetting::Auto),

@@ -69,7 +69,7 @@ fn hit() -> Result<f64, Box<dyn std::error::Error>> {
     let key = |n: u32| {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&n.to_le_bytes());
-        CacheKey(bytes)
+        CacheKey::new(CacheScope::of("default", "m"), bytes)
     };
     for n in 0..ENTRIES {
         let entry = CacheEntry {

@@ -107,7 +107,9 @@ async fn lookups(cache: &Arc<ResponseCache>, tasks: u32) -> Result<Vec<Duration>
                 let mut times = Vec::new();
                 for _ in 0..LOOKUPS {
                     let started = clock.now();
-                    let found = cache.get(&CacheKey([7; 32])).await;
+                    let found = cache
+                        .get(&CacheKey::new(CacheScope::of("default", "m"), [7; 32]))
+                        .await;
                     times.push(clock.now().since(started));
                     if !matches!(found, CacheLookup::NotFound) {
                         return Err("nothing is stored");

@@ -78,9 +78,14 @@ impl AcceptedRequest {
 
     /// Returns the response of this id that the tenant created.
     pub(crate) fn response<'a>(&'a self, id: &'a str) -> ResponseOwner<'a> {
-        let tenant = self.tenant.as_ref();
-        let tenant = tenant.map_or(DEFAULT_TENANT, |tenant| tenant.name());
+        let tenant = self.tenant_name();
         ResponseOwner { tenant, id }
+    }
+
+    /// Returns the name of the tenant.
+    pub(crate) fn tenant_name(&self) -> &str {
+        let tenant = self.tenant.as_ref();
+        tenant.map_or(DEFAULT_TENANT, |tenant| tenant.name())
     }
 
     /// Returns whether the tenant may use any model.

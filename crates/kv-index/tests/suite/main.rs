@@ -13,6 +13,7 @@ mod budget;
 mod by_hash;
 mod chunk_order;
 mod chunks;
+mod collisions;
 mod copies;
 mod expecting;
 mod export;

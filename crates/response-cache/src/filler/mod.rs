@@ -29,7 +29,7 @@ pub use self::{
     entry_kind::EntryKind,
     reply_fill::{FillingBody, ReplyFill},
 };
-use crate::{CacheEntry, CacheGeneration, CacheKey, ResponseCache, UnitVector};
+use crate::{CacheEntry, CacheGeneration, CacheKey, CacheScope, ResponseCache, UnitVector};
 
 /// Replies that wait for assembly; further ones are not stored.
 const WAITING: usize = 1_024;
@@ -53,6 +53,7 @@ pub struct SimilarQuery {
 #[derive(Debug)]
 struct WholeReply {
     dialect: Dialect,
+    scope: CacheScope,
     /// The form in which it arrived.
     form: StoredForm,
     body: Vec<u8>,
@@ -169,6 +170,7 @@ async fn store_all(waiting: &mut mpsc::Receiver<WholeReply>, cache: &ResponseCac
 async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
     let WholeReply {
         dialect,
+        scope,
         form,
         body,
         budget: permit,
@@ -197,7 +199,8 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
             if let Some(SimilarQuery { rest, direction }) = similar_query {
                 cache.put_similar_reply(rest, direction, entry.clone(), generation);
             }
-            cache.put(CacheKey(*key.as_bytes()), entry, generation, pending_fill);
+            let key = CacheKey::new(scope, *key.as_bytes());
+            cache.put(key, entry, generation, pending_fill);
         }
         Ok(Err(why)) => tracing::debug!(%why, "a reply is not kept"),
         Err(()) => tracing::error!("putting a reply together failed: it is not kept"),

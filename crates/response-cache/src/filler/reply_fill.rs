@@ -18,7 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 use resilience::BytePermit;
 
 use super::{CacheFiller, PendingFill, SimilarQuery, StoredForm, WholeReply};
-use crate::{CacheGeneration, ResponseCache};
+use crate::{CacheGeneration, CacheScope, ResponseCache};
 
 const DONE: &[u8] = b"data: [DONE]";
 
@@ -27,6 +27,7 @@ const DONE: &[u8] = b"data: [DONE]";
 pub struct ReplyFill {
     cache_filler: Arc<CacheFiller>,
     key: RequestKey,
+    scope: CacheScope,
     dialect: Dialect,
     generation: CacheGeneration,
     most_whole: usize,
@@ -41,11 +42,13 @@ impl ReplyFill {
         cache: &ResponseCache,
         dialect: Dialect,
         key: RequestKey,
+        scope: CacheScope,
     ) -> Self {
         let settings = cache.settings();
         Self {
             cache_filler: Arc::clone(filler),
             key,
+            scope,
             dialect,
             generation: cache.generation(),
             most_whole: settings.max_response_size,
@@ -162,6 +165,7 @@ impl<B: Default> FillingBody<B> {
             let (fill, pending_fill) = (buffered.fill, buffered.pending_fill);
             fill.cache_filler.enqueue(WholeReply {
                 dialect: fill.dialect,
+                scope: fill.scope,
                 form: buffered.form,
                 body: buffered.body,
                 budget: buffered.permit,

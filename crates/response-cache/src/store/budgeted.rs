@@ -288,8 +288,8 @@ impl Store for BudgetedStore {
     }
 
     /// A clear returns the error, whatever the health is.
-    fn clear(&self) -> StoreFuture<'_, u64> {
-        self.inner.store.clear()
+    fn clear(&self, selection: CacheSelection) -> StoreFuture<'_, u64> {
+        self.inner.store.clear(selection)
     }
 
     fn stats(&self) -> StoreStats {
@@ -341,7 +341,7 @@ mod tests {
     use contract_id::contract;
 
     use super::*;
-    use crate::generation::Generations;
+    use crate::{CacheScope, generation::Generations};
 
     const BUDGET: Duration = Duration::from_millis(50);
 
@@ -366,7 +366,7 @@ mod tests {
             Box::pin(std::future::pending())
         }
 
-        fn clear(&self) -> StoreFuture<'_, u64> {
+        fn clear(&self, _: CacheSelection) -> StoreFuture<'_, u64> {
             Box::pin(std::future::pending())
         }
 
@@ -405,7 +405,7 @@ mod tests {
         let store = silent_store(&counters);
         let lookup = async || {
             let lookup = StoreLookup {
-                key: CacheKey([1; 32]),
+                key: CacheKey::new(CacheScope::of("default", "m"), [1; 32]),
                 until: Instant::now() + BUDGET,
                 generation: Generations::default().now(),
             };

@@ -9,7 +9,7 @@ use super::{
     Store, StoreCapabilities, StoreFill, StoreFuture, StoreLookup, StoreStats,
     budgeted::BudgetedStore, memory::MemoryStore,
 };
-use crate::{CacheKey, entry::FoundEntry};
+use crate::{CacheKey, CacheSelection, entry::FoundEntry};
 
 /// A store with memory as its fallback.
 #[derive(Debug)]
@@ -74,10 +74,10 @@ impl Store for FallbackStore {
         self.store.delete(key)
     }
 
-    fn clear(&self) -> StoreFuture<'_, u64> {
+    fn clear(&self, selection: CacheSelection) -> StoreFuture<'_, u64> {
         Box::pin(async move {
-            let near = self.memory.empty();
-            self.store.clear().await.map(|far| near + far)
+            let near = self.memory.empty(selection);
+            self.store.clear(selection).await.map(|far| near + far)
         })
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use kv_blocks::Moment;
 use lru::LruCache;
 
-use crate::{CacheEntry, CacheKey, entry::FoundEntry};
+use crate::{CacheEntry, CacheKey, CacheSelection, entry::FoundEntry};
 
 /// Maximum number of expired entries that one call removes, so that no request pays for many.
 const TIDY: usize = 64;
@@ -135,6 +135,12 @@ impl LruStore {
         self.evictions
     }
 
+    /// Returns the keys of a selection.
+    pub(crate) fn selected(&self, selection: CacheSelection) -> Vec<CacheKey> {
+        let keys = self.slots.iter().map(|(key, _)| *key);
+        keys.filter(|key| selection.contains(key)).collect()
+    }
+
     /// Replaces the store by an empty one; the caller drops the old one outside the lock.
     pub(crate) fn take_all(&mut self) -> Self {
         let empty = Self {
@@ -160,7 +166,7 @@ mod tests {
     use super::*;
 
     fn key(number: u8) -> CacheKey {
-        CacheKey([number; 32])
+        CacheKey::new(CacheScope::of("default", "m"), [number; 32])
     }
 
     fn at(seconds: u64) -> Moment {

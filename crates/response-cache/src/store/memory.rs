@@ -11,9 +11,9 @@ use super::{
     Store, StoreCapabilities, StoreFill, StoreFuture, StoreLookup, StoreStats,
     lru::{LruStore, StoreBounds},
 };
-use crate::{CacheKey, entry::FoundEntry, generation::Generations};
+use crate::{CacheKey, CacheSelection, entry::FoundEntry, generation::Generations};
 
-/// Entries evicted under one lock if many must go: other callers get the lock in between.
+/// Entries removed under one lock if many must go: other callers get the lock in between.
 const SOME: usize = 1_024;
 
 /// The store of `backend: memory`, the first tier in memory, and the fallback of an unavailable
@@ -53,10 +53,19 @@ impl MemoryStore {
         self.entries.lock().remove(key);
     }
 
-    /// Removes all entries. The caller has raised the generation.
-    pub(crate) fn empty(&self) -> u64 {
-        let taken = self.entries.lock().take_all();
-        taken.len() as u64
+    /// Removes the selected entries. The caller has raised the generation.
+    pub(crate) fn empty(&self, selection: CacheSelection) -> u64 {
+        if selection == CacheSelection::ALL {
+            let taken = self.entries.lock().take_all();
+            return taken.len() as u64;
+        }
+        let selected = self.entries.lock().selected(selection);
+        let mut removed = 0;
+        for keys in selected.chunks(SOME) {
+            let mut entries = self.entries.lock();
+            removed += keys.iter().filter(|key| entries.remove(key)).count() as u64;
+        }
+        removed
     }
 
     pub(crate) fn set_bounds(&self, bounds: StoreBounds) {
@@ -100,8 +109,8 @@ impl Store for MemoryStore {
         })
     }
 
-    fn clear(&self) -> StoreFuture<'_, u64> {
-        Box::pin(async move { Ok(self.empty()) })
+    fn clear(&self, selection: CacheSelection) -> StoreFuture<'_, u64> {
+        Box::pin(async move { Ok(self.empty(selection)) })
     }
 
     fn stats(&self) -> StoreStats {

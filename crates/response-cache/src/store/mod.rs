@@ -21,7 +21,7 @@ use std::{fmt, pin::Pin, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{CacheEntry, CacheGeneration, CacheKey, StoreFault, entry::FoundEntry};
+use crate::{CacheEntry, CacheGeneration, CacheKey, CacheSelection, StoreFault, entry::FoundEntry};
 
 /// The future of a store's answer.
 pub(crate) type StoreFuture<'a, T> =
@@ -96,8 +96,8 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Removes an entry.
     fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()>;
 
-    /// Removes all entries of this cache and no foreign ones; returns their number.
-    fn clear(&self) -> StoreFuture<'_, u64>;
+    /// Removes the selected entries of this cache and no foreign ones; returns their number.
+    fn clear(&self, selection: CacheSelection) -> StoreFuture<'_, u64>;
 
     fn stats(&self) -> StoreStats;
 

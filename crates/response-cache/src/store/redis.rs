@@ -12,7 +12,8 @@ use super::{
     envelope::CurrentEnvelope,
 };
 use crate::{
-    CacheKey, StoreFault, engine::CurrentSettings, entry::FoundEntry, hmac_envelope::FRAME,
+    CacheKey, CacheSelection, StoreFault, engine::CurrentSettings, entry::FoundEntry,
+    hmac_envelope::FRAME,
 };
 
 /// Its name in faults and log lines.
@@ -119,10 +120,10 @@ impl Store for RedisStore {
         })
     }
 
-    fn clear(&self) -> StoreFuture<'_, u64> {
+    fn clear(&self, selection: CacheSelection) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             self.values
-                .clear(CacheKey::is_hex)
+                .clear(|name| selection.contains_name(name))
                 .await
                 .map_err(store_fault)
         })
@@ -136,7 +137,7 @@ impl Store for RedisStore {
     fn count(&self) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             self.values
-                .count(PAGES, CacheKey::is_hex)
+                .count(PAGES, CacheKey::is_name)
                 .await
                 .map_err(store_fault)
         })

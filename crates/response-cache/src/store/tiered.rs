@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Store, StoreCapabilities, StoreFill, StoreFuture, StoreLookup, StoreStats};
 use crate::{
-    CacheGeneration, CacheKey, StoreFault,
+    CacheGeneration, CacheKey, CacheSelection, StoreFault,
     counters::{CacheCounters, CacheTier},
     engine::CurrentSettings,
     entry::FoundEntry,
@@ -132,10 +132,10 @@ impl Store for TieredStore {
     }
 
     /// Clears both, even if one of them fails.
-    fn clear(&self) -> StoreFuture<'_, u64> {
+    fn clear(&self, selection: CacheSelection) -> StoreFuture<'_, u64> {
         Box::pin(async move {
-            let near = self.l1.clear().await;
-            let far = self.l2.clear().await?;
+            let near = self.l1.clear(selection).await;
+            let far = self.l2.clear(selection).await?;
             // An entry of the first tier is also in the second, unless that has lost it.
             near.map(|near| near.max(far))
         })

@@ -1,11 +1,11 @@
 //! The contract of every store: one suite for all backends.
 
 use contract_id::contract;
-use response_cache::CacheLookup;
+use response_cache::{CacheLookup, CacheSelection};
 
 use crate::{
-    StartedCache, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start,
-    until,
+    StartedCache, entry, key, key_of, redis_server::RedisServer, s3_server::S3Server, settings,
+    start, until,
 };
 
 /// Prevents a busy machine from looking like a slow store.
@@ -50,7 +50,7 @@ async fn fulfils_the_store_contract(cache: StartedCache, keys: &str) {
 
     // A clear removes and counts all, and rejects replies that were begun before it.
     let before = cache.generation();
-    assert_eq!(cache.clear().await, Ok(3));
+    assert_eq!(cache.clear(CacheSelection::ALL).await, Ok(3));
     for number in 2..=4 {
         assert_eq!(
             cache.get(&key(number)).await,
@@ -65,8 +65,49 @@ async fn fulfils_the_store_contract(cache: StartedCache, keys: &str) {
         CacheLookup::NotFound,
         "its write came before that of the found one"
     );
-    assert_eq!(cache.clear().await, Ok(1));
-    assert_eq!(cache.clear().await, Ok(0));
+    assert_eq!(cache.clear(CacheSelection::ALL).await, Ok(1));
+    assert_eq!(cache.clear(CacheSelection::ALL).await, Ok(0));
+
+    // A clear of a tenant or model removes its entries alone, and no reply that was begun before it
+    // comes back.
+    let scopes = [("a", "m"), ("a", "n"), ("b", "m"), ("b", "n")];
+    for (number, (tenant, model)) in (10..).zip(scopes) {
+        cache
+            .insert_and_find(key_of(tenant, model, number), b"scoped")
+            .await;
+    }
+    let before = cache.generation();
+    let left = async |numbers: &[u8]| {
+        for (number, (tenant, model)) in (10..).zip(scopes) {
+            let found = cache.get(&key_of(tenant, model, number)).await;
+            let is_left = found == CacheLookup::Found(entry(b"scoped"));
+            assert_eq!(is_left, numbers.contains(&number), "{tenant} {model}");
+        }
+    };
+    for nobody in [
+        CacheSelection::of(Some("*"), None),
+        CacheSelection::of(Some("m"), Some("a")),
+        CacheSelection::of(None, Some("[mn]")),
+    ] {
+        assert_eq!(cache.clear(nobody).await, Ok(0));
+    }
+    left(&[10, 11, 12, 13]).await;
+    let one = CacheSelection::of(Some("a"), Some("n"));
+    assert_eq!(cache.clear(one).await, Ok(1));
+    left(&[10, 12, 13]).await;
+    assert_eq!(
+        cache.clear(CacheSelection::of(Some("b"), None)).await,
+        Ok(2)
+    );
+    left(&[10]).await;
+    cache.put(key_of("b", "m", 12), entry(b"scoped"), before, ());
+    cache.insert_and_find(key(14), b"of after").await;
+    left(&[10]).await;
+    assert_eq!(
+        cache.clear(CacheSelection::of(None, Some("m"))).await,
+        Ok(2)
+    );
+    left(&[]).await;
 
     // An entry expires.
     cache.reconfigure(&settings(&format!("enabled: true, ttl: 4s, {keys}")));
@@ -126,7 +167,7 @@ async fn the_redis_fallback_fulfils_the_store_contract_except_for_clear() {
     cache.remove(&key(1));
     cache.until_removed(key(1)).await;
     let before = cache.generation();
-    let fault = cache.clear().await.unwrap_err();
+    let fault = cache.clear(CacheSelection::ALL).await.unwrap_err();
     assert_eq!(
         (fault.store, fault.outage),
         ("redis", true),

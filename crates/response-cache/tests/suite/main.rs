@@ -25,7 +25,7 @@ use config::ConfigSource;
 use net::Clock;
 use prometheus_client::registry::Registry;
 use response_cache::{
-    CacheEntry, CacheKey, CacheLookup, CacheStartError, RedisPool, ResponseCache,
+    CacheEntry, CacheKey, CacheLookup, CacheScope, CacheStartError, RedisPool, ResponseCache,
 };
 
 /// An upper bound; only a failing test reaches it.
@@ -146,7 +146,11 @@ fn entry(body: &[u8]) -> CacheEntry {
 }
 
 fn key(number: u8) -> CacheKey {
-    CacheKey([number; 32])
+    key_of("default", "m", number)
+}
+
+fn key_of(tenant: &str, model: &str, number: u8) -> CacheKey {
+    CacheKey::new(CacheScope::of(tenant, model), [number; 32])
 }
 
 /// Waits until `check` returns true.

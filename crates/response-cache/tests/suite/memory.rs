@@ -6,7 +6,7 @@ use std::{
 };
 
 use contract_id::contract;
-use response_cache::{CacheLookup, CacheResult, CacheStartError, Relief};
+use response_cache::{CacheLookup, CacheResult, CacheSelection, CacheStartError, Relief};
 
 use crate::{entry, key, settings, start, try_start};
 
@@ -58,7 +58,7 @@ async fn a_disabled_cache_neither_finds_nor_stores_until_it_is_enabled() {
     let cache = try_start("enabled: false").unwrap();
     cache.insert(key(1), b"answer");
     assert_eq!(cache.get(&key(1)).await, CacheLookup::Unavailable);
-    assert_eq!(cache.clear().await, Ok(0));
+    assert_eq!(cache.clear(CacheSelection::ALL).await, Ok(0));
     assert!(!cache.settings().enabled);
     cache.reconfigure(&settings("enabled: true"));
     assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);

@@ -4,7 +4,7 @@ use contract_id::contract;
 use net::Clock;
 use prefix_view::{EventKind, Offloading, PrefixEvent, PrefixHash, PrefixIndex, ViewSettings};
 use redis_store::{RedisPrefixIndex, SharedView};
-use response_cache::CacheLookup;
+use response_cache::{CacheLookup, CacheSelection};
 
 use crate::{StartedCache, key, redis_server::RedisServer, start, until};
 
@@ -70,7 +70,7 @@ async fn routers_with_a_shared_server_and_key_find_each_others_replies() {
     other.until_found(key(1), b"of one").await;
     other.insert_and_find(key(2), b"of the other").await;
     one.until_found(key(2), b"of the other").await;
-    assert_eq!(one.clear().await, Ok(2));
+    assert_eq!(one.clear(CacheSelection::ALL).await, Ok(2));
     other.until_removed(key(1)).await;
     assert_eq!(one.metric("warmroute_cache_auth_failures_total"), 0.0);
 }
@@ -154,7 +154,7 @@ async fn a_clear_removes_only_replies_of_its_prefix() {
         server.ask(&["DBSIZE"]) == ["256"]
     })
     .await;
-    assert_eq!(cache.clear().await, Ok(250));
+    assert_eq!(cache.clear(CacheSelection::ALL).await, Ok(250));
     assert_eq!(server.ask(&["DBSIZE"]), ["6"]);
     for other in others {
         assert_eq!(server.ask(&["GET", other]), ["theirs"], "{other}");

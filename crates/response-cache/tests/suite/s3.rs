@@ -3,7 +3,7 @@
 use std::fs;
 
 use contract_id::contract;
-use response_cache::CacheLookup;
+use response_cache::{CacheLookup, CacheSelection};
 
 use crate::{StartedCache, key, s3_server::S3Server, start, until};
 
@@ -115,7 +115,7 @@ async fn a_clear_leaves_the_other_objects_of_the_bucket() {
             fs::create_dir_all(server.file(other).parent().unwrap()).unwrap();
             fs::write(server.file(other), "theirs").unwrap();
         }
-        assert_eq!(cache.clear().await, Ok(30), "{prefix}");
+        assert_eq!(cache.clear(CacheSelection::ALL).await, Ok(30), "{prefix}");
         let mut left = others.to_vec();
         left.sort();
         assert_eq!(server.names(), left, "{prefix}");
@@ -149,7 +149,7 @@ async fn requests_are_signed_and_a_wrong_key_is_rejected() {
             wrong.metric("warmroute_s3_errors_total{code=\"403\"}") > 0.0
         })
         .await;
-        let fault = wrong.clear().await.unwrap_err();
+        let fault = wrong.clear(CacheSelection::ALL).await.unwrap_err();
         for shown in [fault.to_string(), format!("{:?}", *wrong.cache)] {
             assert!(
                 !shown.contains("wrong-secret") && !shown.contains("AKIAWHO"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use contract_id::contract;
 use net::Clock;
-use response_cache::CacheLookup;
+use response_cache::{CacheLookup, CacheSelection};
 
 use crate::{StartedCache, key, proxy::DelayProxy, s3_server::S3Server, start, until};
 
@@ -54,7 +54,7 @@ async fn an_object_store_that_rejects_requests_is_rarely_queried_and_the_first_t
             cache.get(&key(1)).await,
             CacheLookup::Found(crate::entry(b"near"))
         );
-        let fault = cache.clear().await.unwrap_err();
+        let fault = cache.clear(CacheSelection::ALL).await.unwrap_err();
         assert!(
             !fault.to_string().contains("AKIASECRET"),
             "what it quotes is not passed on: {fault}"
@@ -65,7 +65,7 @@ async fn an_object_store_that_rejects_requests_is_rarely_queried_and_the_first_t
             cache.get(&key(2)).await != CacheLookup::NotFound
         })
         .await;
-        assert!(cache.clear().await.is_ok());
+        assert!(cache.clear(CacheSelection::ALL).await.is_ok());
     }
 }
 

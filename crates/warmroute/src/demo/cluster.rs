@@ -62,6 +62,7 @@ impl DemoCluster {
             admin_tokens: Tokens::default(),
             on_verdict: Arc::new(|_| {}),
             takeover: false,
+            key_in_arguments: false,
         };
         let router = wire_up::start(settings, SourceTexts::default(), extras).await?;
         router.fleet.first_verdicts().await;

@@ -107,7 +107,9 @@ impl EventFeed<'_> {
                 SubEvent::Disconnected { reason, .. } => {
                     self.note(format!("connection lost: {reason}"))
                 }
-                SubEvent::Unreachable { reason } => self.note(format!("no connection: {reason}")),
+                SubEvent::Unreachable { reason, .. } => {
+                    self.note(format!("no connection: {reason}"))
+                }
             }
         }
         Ok(())

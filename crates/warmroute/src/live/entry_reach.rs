@@ -5,7 +5,7 @@
 //! to send requests to other services of this machine.
 
 use admin::WorkerRejection;
-use config::{CheckMethod, Settings, WorkerEntry};
+use config::{AddressRange, CheckMethod, Settings, WorkerEntry};
 use net::{Address, Destinations, WorkerUrl};
 use serde_json::{Map, Value};
 
@@ -14,18 +14,21 @@ pub(super) fn check(
     entry: &Map<String, Value>,
     in_force: &Settings,
 ) -> Result<(), WorkerRejection> {
-    may_be_an_engine(entry)?;
+    may_be_an_engine(entry, &in_force.discovery.allowed_networks)?;
     let reach = EntryReach { entry, in_force };
     reach.sockets()?;
     reach.files()?;
     reach.calls()
 }
 
-/// Refuses metadata addresses: a caller of the admin API makes this process connect to the worker's
+/// Refuses metadata addresses, and those outside `networks` if there are any: a caller of the admin API makes this process connect to the worker's
 /// URL.
-fn may_be_an_engine(entry: &Map<String, Value>) -> Result<(), WorkerRejection> {
-    let forbidden =
-        url_of(entry).and_then(|url| Destinations::Engines.check_host(&url.address()).err());
+fn may_be_an_engine(
+    entry: &Map<String, Value>,
+    networks: &[AddressRange],
+) -> Result<(), WorkerRejection> {
+    let engines = Destinations::engines(networks);
+    let forbidden = url_of(entry).and_then(|url| engines.check_host(&url.address()).err());
     forbidden.map_or(Ok(()), |forbidden| {
         Err(WorkerRejection::Forbidden(forbidden.to_string()))
     })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use config::Settings;
+use config::{Secret, Settings};
 use fleet::NumberedWorker;
 use replicas::PeerSnapshots;
 use tokio::time::timeout;
@@ -16,9 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// `None`: there are no peers, or none of them answers.
 pub(super) async fn load(settings: &Settings, state: &LastingState) -> Option<Vec<NumberedWorker>> {
     let token = admin_token(settings);
+    let token = token.as_ref().map(Secret::expose);
     let limit = usize::try_from(settings.kv_events.memory_budget).unwrap_or(usize::MAX);
     // The exchange reports settings that cannot be used.
-    let peers = PeerSnapshots::of(&settings.replicas, token.as_deref(), limit).ok()?;
+    let peers = PeerSnapshots::of(&settings.replicas, token, limit).ok()?;
     let Ok(found) = timeout(PATIENCE, peers.first()).await else {
         tracing::warn!(limit = ?PATIENCE, "the index of a peer was not copied in time: it starts without");
         return None;

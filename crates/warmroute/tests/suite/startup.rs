@@ -630,3 +630,74 @@ fn the_program_writes_no_core_file() {
     let limits: Vec<_> = core.split_ascii_whitespace().take(2).collect();
     assert_eq!(limits, ["0", "0"]);
 }
+
+#[test]
+#[contract("S80")]
+fn a_key_in_the_arguments_draws_a_warning_and_one_in_a_variable_or_a_file_does_not() {
+    let dir = dir();
+    let key = file(dir.path(), "key", "sk-in-a-file\n");
+    let warning = "put it into the variable WARMROUTE_API_KEY, or into a file for --api-key-file";
+    for (flags, env, is_warned) in [
+        (["--api-key", "sk-argument"], None, true),
+        (["--api-key-file", key.as_str()], None, false),
+        (
+            ["--policy", "warm"],
+            Some(("WARMROUTE_API_KEY", "sk-variable")),
+            false,
+        ),
+    ] {
+        let env: Vec<_> = env.into_iter().collect();
+        let router = Program::serve_with_env(&[NOBODY.to_owned()], &flags, &env);
+        let listening = || {
+            router
+                .stderr()
+                .contains("listening")
+                .then(|| router.stderr())
+        };
+        let log = eventually("the line after the warnings", listening);
+        assert_eq!(log.contains(warning), is_warned, "{log}");
+        assert!(!log.contains("sk-"), "{log}");
+        let status = |key: &str| {
+            let headers = [("authorization", key)];
+            let mut client = RawClient::connect(&router.data());
+            client.send("GET", "/v1/models", &headers, b"");
+            client.reply().status
+        };
+        let own = match flags {
+            ["--api-key", _] => "Bearer sk-argument",
+            ["--api-key-file", _] => "Bearer sk-in-a-file",
+            _ => "Bearer sk-variable",
+        };
+        assert_eq!(
+            (status(own), status("Bearer sk-other")),
+            (200, 401),
+            "{flags:?}"
+        );
+    }
+    let both = ["-w", NOBODY, "--api-key", "sk-1", "--api-key-file", &key];
+    refused(&both, 2, &["--api-key-file", "cannot be used with"]);
+    let none = ["-w", NOBODY, "--api-key-file", "/no/such/file"];
+    refused(&none, 2, &["--api-key-file", "could not be read"]);
+}
+
+#[test]
+#[contract("S80")]
+fn a_url_with_a_password_is_refused_in_every_flag_and_not_quoted() {
+    for (flag, value) in [
+        ("--worker", "http://user:geheim@127.0.0.1:1"),
+        ("--worker", "w1=user:geheim@127.0.0.1"),
+        ("--kv-events", "w1=tcp://user:geheim@127.0.0.1:1"),
+        ("--kv-events", "w1=nats://user:geheim@127.0.0.1:1/kv"),
+        ("--kv-events", "w1=http://user:geheim@127.0.0.1:1/events"),
+        ("--listen", "user:geheim@127.0.0.1:1"),
+        ("--admin-listen", "user:geheim@127.0.0.1:1"),
+    ] {
+        let end = Program::finish(&["serve", "-w", "w1=http://127.0.0.1:2", flag, value]);
+        assert!(matches!(end.code, Some(2 | 78)), "{flag} {value}: {end:?}");
+        assert!(
+            !end.stderr.contains("geheim"),
+            "{flag} {value}: {}",
+            end.stderr
+        );
+    }
+}

@@ -1,5 +1,7 @@
 //! What the program is built from, and how.
 
+use std::{env, fs, os::unix::fs::PermissionsExt, process::Command};
+
 use contract_id::contract;
 
 const LOCK: &str = include_str!("../../../../Cargo.lock");
@@ -92,4 +94,73 @@ fn unsafe_code_is_forbidden_in_all_crates_but_the_named_ones() {
         .map(|name| name.to_string_lossy().into_owned())
         .collect();
     assert_eq!(names, ["kv-index"], "its one file has loom schedules");
+}
+
+/// A `cargo` whose `deny` is a script with the cases of this test.
+fn check_advisories(cargo_deny: &str) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cargo = folder.path().join("cargo");
+    fs::write(
+        &cargo,
+        format!("#!/bin/sh\ncase \"$*\" in\n{cargo_deny}\nesac\n"),
+    )
+    .expect("the script");
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o700)).expect("its mode");
+    let path = env::var_os("PATH").expect("a path");
+    let path = env::join_paths(
+        [folder.path().to_owned()]
+            .into_iter()
+            .chain(env::split_paths(&path)),
+    );
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/long/check-advisories"
+    );
+    let output = Command::new(script)
+        .env("PATH", path.expect("a path"))
+        .output()
+        .expect("the script runs");
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+#[test]
+#[contract("S74")]
+fn advisories_that_could_not_be_checked_are_reported_as_not_run() {
+    for (cargo_deny, code, said) in [
+        (
+            "*) exit 101;;",
+            3,
+            "advisories were NOT RUN: there is no cargo-deny",
+        ),
+        (
+            "'deny --version') ;; *fetch*) echo no route >&2; exit 1;; *) exit 0;;",
+            3,
+            "advisories were NOT RUN: their database cannot be fetched: no route",
+        ),
+        (
+            "'deny --version' | *fetch*) ;; *' advisories') exit 1;;",
+            1,
+            "",
+        ),
+        (
+            "'deny --version' | *fetch*) ;; *' advisories') exit 4;;",
+            1,
+            "",
+        ),
+        (
+            "'deny --version' | *fetch*) ;; *' advisories') exit 0;; *) exit 9;;",
+            0,
+            "",
+        ),
+    ] {
+        let (status, output) = check_advisories(cargo_deny);
+        assert_eq!(status, Some(code), "{cargo_deny}: {output}");
+        assert!(
+            output.starts_with(said) && output.is_empty() == said.is_empty(),
+            "{output}"
+        );
+    }
 }

@@ -37,7 +37,7 @@ async fn message(sub: &mut Sub) -> Vec<Bytes> {
 async fn reason_of_end(sub: &mut Sub) -> String {
     loop {
         match soon(sub.next()).await {
-            SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason } => {
+            SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason, .. } => {
                 return reason;
             }
             _ => {}

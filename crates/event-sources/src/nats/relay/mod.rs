@@ -195,7 +195,9 @@ impl NatsRelay {
                     }
                     self.report_lost(reason, &mut last_reported);
                 }
-                SubEvent::Unreachable { reason } => self.report_lost(reason, &mut last_reported),
+                SubEvent::Unreachable { reason, .. } => {
+                    self.report_lost(reason, &mut last_reported)
+                }
             }
             // Reading from a buffer never awaits, and the publication runs in the same task.
             tokio::task::coop::consume_budget().await;

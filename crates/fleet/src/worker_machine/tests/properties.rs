@@ -25,7 +25,8 @@ fn reports() -> impl Strategy<Value = WorkerEvent> {
     let process = prop_oneof![Just(ProcessPace::Steady), Just(ProcessPace::Stalled)];
     let completed = (outcomes(), process).prop_map(|(outcome, process)| CheckReport::Completed {
         outcome,
-        problem: (outcome != CheckOutcome::Passed).then(|| Arc::from("a problem")),
+        problem: (outcome != CheckOutcome::Passed)
+            .then(|| WorkerProblem::new(ProblemKind::Unusable, "a problem")),
         process,
     });
     prop_oneof![

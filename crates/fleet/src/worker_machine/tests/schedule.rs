@@ -96,7 +96,7 @@ fn a_check_after_a_stall_of_this_process_is_repeated_before_the_worker_is_blamed
     let timed_out = |process| {
         WorkerEvent::CheckEnded(CheckReport::Completed {
             outcome: CheckOutcome::Failed,
-            problem: Some("did not answer".into()),
+            problem: Some(WorkerProblem::new(ProblemKind::TimedOut, "did not answer")),
             process,
         })
     };
@@ -346,7 +346,8 @@ fn the_cache_of_an_ended_process_is_forgotten_once_its_stream_is_gone_too() {
 #[test]
 fn a_check_that_cannot_be_made_is_logged_once() {
     let mut fixture = MachineFixture::ready();
-    let warning = SupervisorAction::WarnCheckNotMade("a problem".into());
+    let warning =
+        SupervisorAction::WarnCheckNotMade(WorkerProblem::new(ProblemKind::Unusable, "a problem"));
     for (outcome, warned) in [
         (CheckOutcome::NotMade, true),
         (CheckOutcome::NotMade, false),

@@ -76,7 +76,7 @@ fn events() -> Vec<(&'static str, WorkerEvent)> {
     };
     let stalled = WorkerEvent::CheckEnded(CheckReport::Completed {
         outcome: CheckOutcome::Failed,
-        problem: Some("a problem".into()),
+        problem: Some(WorkerProblem::new(ProblemKind::Unusable, "a problem")),
         process: ProcessPace::Stalled,
     });
     let connect = |failure| WorkerEvent::CheckEnded(CheckReport::ConnectFailed(failure));

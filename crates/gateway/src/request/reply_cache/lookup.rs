@@ -1,8 +1,8 @@
 //! The lookup in the response cache.
 
 use response_cache::{
-    CacheKey, CacheLookup, CacheReason, CacheRequest, Eligibility, EntryKind, HitReply, ReplyFill,
-    RequestedForm,
+    CacheKey, CacheLookup, CacheReason, CacheRequest, CacheScope, Eligibility, EntryKind, HitReply,
+    ReplyFill, RequestedForm,
 };
 
 use super::{parts::ReplyCache, similar};
@@ -17,17 +17,22 @@ pub(super) enum CacheOutcome {
 
 impl ReplyCache {
     /// Looks up a reply to a cacheable request, within the cache's own time budget.
-    pub(super) async fn look_up(&self, eligibility: &Eligibility<'_>) -> CacheOutcome {
+    pub(super) async fn look_up(
+        &self,
+        eligibility: &Eligibility<'_>,
+        tenant: &str,
+    ) -> CacheOutcome {
         let (cache, dialect) = (&self.store, eligibility.request.dialect);
         let miss = |reason, fill| CacheOutcome::Miss(Some(reason), fill);
-        let Some((form, same)) = eligibility
+        let Some((body, same)) = eligibility
             .body
             .as_ref()
-            .and_then(|body| Some((body.form, body.digests?)))
+            .and_then(|body| Some((body, body.digests?)))
         else {
             return miss(CacheReason::Unreadable, None);
         };
-        let fill = ReplyFill::new(&self.filler, cache, dialect, same.key);
+        let (form, scope) = (body.form, CacheScope::of(tenant, &body.model));
+        let fill = ReplyFill::new(&self.filler, cache, dialect, same.key, scope);
         if eligibility.fresh {
             return miss(CacheReason::NoCache, Some(fill));
         }
@@ -36,7 +41,7 @@ impl ReplyCache {
             .wait_for_fill(&same.key, cache.settings().lookup_budget)
             .await;
         let waited = self.clock.now().since(began);
-        let key = CacheKey(*same.key.as_bytes());
+        let key = CacheKey::new(scope, *same.key.as_bytes());
         let found = match cache.get_after(&key, waited).await {
             CacheLookup::Unavailable => return miss(CacheReason::StoreFailed, None),
             CacheLookup::NotFound => None,
@@ -50,17 +55,20 @@ impl ReplyCache {
         };
         match found {
             Some(found) => CacheOutcome::Hit(found),
-            None => self.by_meaning(&eligibility.request, form, fill).await,
+            None => {
+                self.by_meaning(&eligibility.request, (form, scope), fill)
+                    .await
+            }
         }
     }
 
     async fn by_meaning(
         &self,
         request: &CacheRequest<'_>,
-        form: RequestedForm,
+        (form, scope): (RequestedForm, CacheScope),
         fill: ReplyFill,
     ) -> CacheOutcome {
-        let (nearest, sought) = similar::lookup(self, request).await;
+        let (nearest, sought) = similar::lookup(self, request, scope).await;
         if let Some((entry, similarity)) = nearest
             && let Some(found) = HitReply::of(request.dialect, entry, form).await
         {

@@ -67,7 +67,7 @@ impl ReplyCache {
         let outcome = match eligibility.cacheable {
             None => CacheOutcome::Miss(None, None),
             Some(Err(reason)) => CacheOutcome::Miss(Some(reason), None),
-            Some(Ok(())) => Box::pin(self.look_up(&eligibility)).await,
+            Some(Ok(())) => Box::pin(self.look_up(&eligibility, call.tenant_name())).await,
         };
         guard.timing().cache = self.clock.now().ms_since(began) * 1e3;
         let (reason, fill) = match outcome {

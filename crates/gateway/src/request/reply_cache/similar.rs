@@ -3,7 +3,7 @@
 //! The lookup runs only after an exact miss: it waits for the embedding of the last question no
 //! longer than configured. Any error is a miss.
 
-use response_cache::{CacheEntry, CacheKey, CacheRequest, SimilarQuery};
+use response_cache::{CacheEntry, CacheKey, CacheRequest, CacheScope, SimilarQuery};
 
 use super::parts::ReplyCache;
 
@@ -12,6 +12,7 @@ use super::parts::ReplyCache;
 pub(super) async fn lookup(
     cache: &ReplyCache,
     request: &CacheRequest<'_>,
+    scope: CacheScope,
 ) -> (Option<(CacheEntry, f64)>, Option<SimilarQuery>) {
     let settings = cache.store.settings();
     let (Some(embedder), true) = (&cache.embedder, settings.semantic.enabled) else {
@@ -33,7 +34,7 @@ pub(super) async fn lookup(
             return (None, None);
         }
     };
-    let rest = CacheKey(*question.rest.as_bytes());
+    let rest = CacheKey::new(scope, *question.rest.as_bytes());
     let nearest = cache.store.similar(&rest, &direction);
     (nearest, Some(SimilarQuery { rest, direction }))
 }

@@ -31,7 +31,7 @@ use super::{
     envelope::CurrentEnvelope,
 };
 use crate::{
-    CacheKey, CacheStartError, StoreFault,
+    CacheKey, CacheSelection, CacheStartError, StoreFault,
     counters::{S3Code, S3Operation},
     engine::CurrentSettings,
     entry::FoundEntry,
@@ -219,8 +219,8 @@ impl S3Store {
         None
     }
 
-    /// Removes the objects page by page: names with the prefix, and only if they have the form of this cache.
-    async fn remove_all(&self) -> Result<u64, StoreFault> {
+    /// Removes the selected objects page by page: names with the prefix, and only if they have the form of this cache.
+    async fn remove_selected(&self, selection: CacheSelection) -> Result<u64, StoreFault> {
         // The object store lists by whole segments of names.
         let folder = self
             .prefix
@@ -241,7 +241,7 @@ impl S3Store {
                 .map_err(|error| self.failed(classify(&error)))?
             {
                 let name = object.location.as_ref().strip_prefix(&prefix);
-                if name.is_some_and(CacheKey::is_hex) {
+                if name.is_some_and(|name| selection.contains_name(name)) {
                     batch.push_back(Ok(object.location));
                 }
             }
@@ -332,8 +332,8 @@ impl Store for S3Store {
         Box::pin(async move { self.remove(&self.path(&key)).await })
     }
 
-    fn clear(&self) -> StoreFuture<'_, u64> {
-        Box::pin(self.remove_all())
+    fn clear(&self, selection: CacheSelection) -> StoreFuture<'_, u64> {
+        Box::pin(self.remove_selected(selection))
     }
 
     fn stats(&self) -> StoreStats {

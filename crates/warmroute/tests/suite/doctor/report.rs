@@ -37,10 +37,11 @@ const WORKER: [&str; 27] = [
 ];
 
 /// The checks of the router, in the documented order.
-const ROUTER: [&str; 10] = [
+const ROUTER: [&str; 11] = [
     "config",
     "listener_exposed",
     "admin_exposed",
+    "key_in_arguments",
     "tenants_salted",
     "redis",
     "nats",

@@ -6,13 +6,13 @@ use contract_id::contract;
 use serde_json::json;
 use test_programs::limit;
 
-use super::look::{DoctorRun, doctor, engine, look_with, write};
+use super::look::{DoctorRun, doctor, engine, look_at, look_with, write};
 
 #[test]
 #[contract("G28")]
 fn all_clients_are_served_without_a_key() {
     let engine = engine(&[]);
-    let fix = "require a key (--api-key KEY or WARMROUTE_API_KEY), or set server.listen: \"127.0.0.1:8080\"";
+    let fix = "require a key (WARMROUTE_API_KEY or --api-key-file FILE), or set server.listen: \"127.0.0.1:8080\"";
     let open = "server: {listen: \"0.0.0.0:8080\", insecure_open: true}";
     let dir = tempfile::tempdir().expect("a directory");
     let file = write(
@@ -24,7 +24,16 @@ fn all_clients_are_served_without_a_key() {
         ),
     );
     doctor(&["-c", &file]).warns("router", "listener_exposed", fix, &[]);
-    doctor(&["-c", &file, "--api-key", "secret"]).green();
+    let key = write(dir.path(), "key", "secret\n");
+    doctor(&["-c", &file, "--api-key-file", &key]).green();
+}
+
+#[test]
+#[contract("S80")]
+fn the_key_of_clients_is_in_the_command_line() {
+    let engine = engine(&[]);
+    let fix = "put it into the variable WARMROUTE_API_KEY, or into a file for --api-key-file, in place of --api-key";
+    look_at(&engine, &["--api-key", "secret"]).warns("router", "key_in_arguments", fix, &[]);
 }
 
 #[test]

@@ -502,3 +502,140 @@ fn each_change_by_an_operator_is_in_the_log_without_its_secrets() {
     }
     assert!(!it.router.stderr().contains("sk-secret-of-b"));
 }
+
+/// A port where nobody may connect.
+struct Untouched(std::net::TcpListener);
+
+impl Untouched {
+    fn listen() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("a socket");
+        Self(listener)
+    }
+
+    /// Its URL by a name that resolves to its address.
+    fn url_by_name(&self) -> String {
+        let address = self.0.local_addr().expect("an address");
+        format!("http://localhost:{}", address.port())
+    }
+
+    fn assert_untouched(&self) {
+        let error = self.0.accept().expect_err("a connection came");
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    }
+}
+
+#[test]
+#[contract("S39", "S37", "S40")]
+fn a_worker_that_is_not_of_the_file_is_reached_only_in_the_allowed_networks() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let list = folder.path().join("engines.yaml");
+    let elsewhere = Untouched::listen();
+    let by_name = elsewhere.url_by_name();
+    std::fs::write(&list, format!("- {{name: found, url: \"{by_name}\"}}\n")).expect("a file");
+    let yaml = |network: &str, urls: &[String]| {
+        format!(
+            "workers: [{{name: a, url: \"{}\"}}]\n\
+             discovery: {{file: \"{}\", allowed_networks: [\"{network}\"]}}\n",
+            urls[0],
+            list.display()
+        )
+    };
+    let it = ConfiguredFleet::start(1, |urls| yaml("10.0.0.0/8", urls), &[]);
+    for url in [
+        it.urls()[0].as_str(),
+        "http://[::1]:8000",
+        "http://11.0.0.1:8000",
+    ] {
+        let refused = it.post("/admin/workers", &json!({"name": "b", "url": url}));
+        assert_eq!(
+            (refused.status, refused.error_code().as_str()),
+            (403, "destination_forbidden"),
+            "{url}"
+        );
+        let why = refused.text();
+        assert!(why.contains("outside discovery.allowed_networks"), "{why}");
+    }
+    let added = it.post("/admin/workers", &json!({"name": "b", "url": by_name}));
+    assert_eq!(added.status, 201, "{}", added.text());
+    for name in ["b", "found"] {
+        eventually("the refusal to connect", || {
+            let worker = it.get(&format!("/admin/workers/{name}"));
+            (worker["last_error"] == "forbidden_address").then_some(())
+        });
+    }
+    let report = it.get("/admin/doctor?probe=true");
+    assert_eq!(report["ok"], false, "{report}");
+    elsewhere.assert_untouched();
+    // The worker of the file is where its author put it.
+    assert!(it.states().contains(&("a".to_owned(), "ready".to_owned())));
+
+    let engine = Program::engine(&["--no-kv-events"]);
+    let port = engine.url().rsplit(':').next().expect("a port").to_owned();
+    std::fs::write(&list, "[]").expect("a file");
+    let it = ConfiguredFleet::start(1, |urls| yaml("127.0.0.0/8", urls), &[]);
+    let inside = json!({"name": "b", "url": format!("http://localhost:{port}")});
+    assert_eq!(it.post("/admin/workers", &inside).status, 201);
+    it.until_ready(&["a", "b"]);
+}
+
+#[test]
+#[contract("S41")]
+fn who_registers_an_address_learns_of_a_probe_one_word() {
+    let secret = "the-answer-of-another-service";
+    let engine = crate::harness::ScriptedEngine::start(crate::harness::ScriptedReply::whole(""));
+    let answered = |status: &str, body: &str| {
+        for path in ["/health", "/v1/models", "/"] {
+            engine.answer(path, status, body);
+        }
+    };
+    let yaml = |urls: &[String]| {
+        format!(
+            "{}health_checks: {{interval: 1s, warmup_check_interval: 1s, recovery_interval: 1s, recovery_max_interval: 1s}}\n",
+            one(urls)
+        )
+    };
+    let it = ConfiguredFleet::start(1, yaml, &[]);
+    answered("418 I am a teapot of another service", secret);
+    let entry = json!({"name": "b", "url": engine.url()});
+    let added = it.post("/admin/workers", &entry);
+    assert_eq!(added.status, 201, "{}", added.text());
+    let models = json!({"object": "list", "data": [{"id": secret}]}).to_string();
+    for (status, body, word) in [
+        (
+            "418 I am a teapot of another service",
+            secret,
+            "unexpected_status",
+        ),
+        (
+            "302 Found\r\nlocation: http://elsewhere.test/",
+            "",
+            "unexpected_status",
+        ),
+        ("200 OK", secret, "unusable_answer"),
+    ] {
+        answered(status, body);
+        eventually(word, || {
+            let worker = it.get("/admin/workers/b");
+            (worker["last_error"] == word).then_some(())
+        });
+        let reply = it.call("GET", "/admin/workers", b"").text();
+        for told in ["418", "302", "teapot", "elsewhere", secret] {
+            assert!(!reply.contains(told), "{told}: {reply}");
+        }
+    }
+    // The same address as a worker of the file: the operator wrote it down, and is told more.
+    answered("418 I am a teapot of another service", &models);
+    let of_file = ConfiguredFleet::start(
+        1,
+        |_| format!("workers: [{{name: b, url: \"{}\"}}]\n", engine.url()),
+        &[],
+    );
+    eventually("the whole text", || {
+        let worker = of_file.get("/admin/workers/b");
+        worker["last_error"]
+            .as_str()
+            .is_some_and(|text| text.contains("with 418"))
+            .then_some(())
+    });
+}

@@ -174,7 +174,7 @@ fn with_redis_the_stats_show_its_connections_and_a_clear_keeps_foreign_keys() {
     assert_eq!(cached.status(&chat_body("why?")), "HIT stored");
     let keys = redis.ask(&["KEYS", "cr:resp:*"]);
     assert!(
-        keys.len() == 1 && keys[0].len() == "cr:resp:".len() + 64,
+        keys.len() == 1 && keys[0].len() == "cr:resp:".len() + 96,
         "{keys:?}"
     );
     assert!(

@@ -4,7 +4,10 @@ use contract_id::contract;
 use serde_json::json;
 
 use super::{CachedRouter, FINE, chat_body, status, with};
-use crate::harness::{RawClient, RawReply, RouterQueries as _};
+use crate::{
+    harness::{RawClient, RawReply, RouterQueries as _, eventually},
+    redis_server::RedisServer,
+};
 
 /// Questions of one tenant.
 const QUESTIONS: usize = 500;
@@ -151,4 +154,83 @@ fn a_key_that_only_the_engine_can_check_never_gets_another_tenants_reply() {
         .collect();
     assert_eq!(replies, ["MISS not_found", "MISS not_found"]);
     assert_eq!(cached.engine.requests(), 6);
+}
+
+/// Removes entries over the admin API; returns the status and the reply.
+fn remove(cached: &CachedRouter, query: &str) -> (u16, serde_json::Value) {
+    let mut client = RawClient::connect(&cached.router.admin());
+    let path = format!("/admin/response-cache/entries{query}");
+    client.send("DELETE", &path, &[], b"");
+    let reply = client.reply();
+    (reply.status, reply.json())
+}
+
+#[test]
+#[contract("S48")]
+fn the_replies_of_one_tenant_or_model_are_removed_from_redis_and_no_others() {
+    test_programs::require!(RedisServer);
+    let redis = RedisServer::start();
+    redis.ask(&["SET", "somebody:else", "1"]);
+    let config = format!(
+        "response_cache: {{enabled: true, backend: redis, redis: {{url: \"{}\"}}}}\n\
+         tenants: {{api_keys: [{{name: a, key: key-of-a}}, {{name: b, key: key-of-b}}]}}\n",
+        redis.url()
+    );
+    let cached = CachedRouter::with(&config, super::fine());
+    eventually("Redis to be in use", || {
+        (cached.stats()["redis"]["fallback_active"] == false).then_some(())
+    });
+    let ask = |tenant: &str, text: &str| {
+        let bearer = format!("Bearer key-of-{tenant}");
+        let mut client = RawClient::connect(&cached.router.data());
+        let body = chat_body(text).to_string();
+        client.send(
+            "POST",
+            "/v1/chat/completions",
+            &[("authorization", &bearer)],
+            body.as_bytes(),
+        );
+        status(&client.reply())
+    };
+    let questions = [("a", "one"), ("a", "two"), ("b", "one")];
+    let fill = || {
+        for (tenant, text) in questions {
+            ask(tenant, text);
+            assert_eq!(ask(tenant, text), "HIT stored");
+        }
+        assert_eq!(redis.ask(&["KEYS", "cr:resp:*"]).len(), 3);
+    };
+    fill();
+    for query in ["", "?", "?tennant=a", "?tenant=a&all=1"] {
+        let (code, reply) = remove(&cached, query);
+        assert_eq!(code, 400, "{query}: {reply}");
+    }
+    let get = RawClient::get(
+        &cached.router.admin(),
+        "/admin/response-cache/entries?tenant=a",
+    );
+    assert_eq!(get.status, 405);
+    for nobody in [
+        "?tenant=nobody",
+        "?tenant=*",
+        "?model=%5Bm%5D",
+        "?tenant=b&model=other",
+    ] {
+        assert_eq!(remove(&cached, nobody).1["cleared_entries"], 0, "{nobody}");
+    }
+    let expected = json!({"success": true, "action": "clear_tenant", "cleared_entries": 2});
+    assert_eq!(remove(&cached, "?tenant=a"), (200, expected));
+    assert_eq!(ask("b", "one"), "HIT stored");
+    assert_eq!(ask("a", "one"), "MISS not_found");
+    ask("a", "two");
+    fill();
+    let model = chat_body("one")["model"]
+        .as_str()
+        .expect("a model")
+        .to_owned();
+    let of_both = remove(&cached, &format!("?tenant=b&model={model}"));
+    assert_eq!(of_both.1["cleared_entries"], 1);
+    let of_model = remove(&cached, &format!("?model={model}"));
+    assert_eq!(of_model.1["cleared_entries"], 2);
+    assert_eq!(redis.ask(&["KEYS", "*"]), ["somebody:else"]);
 }
