@@ -11,6 +11,7 @@ use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use kv_blocks::Moment;
 use net::{Clock, server::PeerAddress};
+use prompt::SaltGroup;
 use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, headers};
 use tenants::{DEFAULT_TENANT, Tenant, TenantPermit, Tenants};
 
@@ -77,6 +78,12 @@ impl AcceptedRequest {
         let tenant = self.tenant.as_ref();
         let tenant = tenant.map_or(DEFAULT_TENANT, |tenant| tenant.name());
         ResponseOwner { tenant, id }
+    }
+
+    /// Returns the requests with which it shares remembered work where its body has no salt.
+    pub(crate) fn salt_group(&self) -> SaltGroup {
+        let tenant = self.tenant.as_ref();
+        SaltGroup::of(tenant.and_then(|tenant| tenant.cache_salt(None)).as_deref())
     }
 
     /// Returns whether the tenant may use any model.

@@ -82,6 +82,7 @@ mod startup;
 mod supervision;
 mod supply_chain;
 mod tenant_isolation;
+mod tenant_probes;
 mod tenant_queue;
 mod tenants;
 mod tokens;

@@ -11,17 +11,17 @@ use crate::{
     harness::{Program, RawClient, RawReply, ScriptedEngine, ScriptedReply, chat},
 };
 
-const KEY: &str = "a-clients-key-0123456789";
-const TOKEN: &str = "an-operators-token-0123456789";
+pub(super) const KEY: &str = "a-clients-key-0123456789";
+pub(super) const TOKEN: &str = "an-operators-token-0123456789";
 
 /// A router with a client key and an admin token, off loopback on both listeners.
-struct ClosedRouter {
+pub(super) struct ClosedRouter {
     router: Program,
     _folder: TempDir,
 }
 
 impl ClosedRouter {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let token = folder.path().join("token");
         std::fs::write(&token, TOKEN).expect("the token's file");
@@ -43,11 +43,11 @@ impl ClosedRouter {
         }
     }
 
-    fn data(&self) -> String {
+    pub(super) fn data(&self) -> String {
         self.router.data().replace("0.0.0.0", "127.0.0.1")
     }
 
-    fn admin(&self) -> String {
+    pub(super) fn admin(&self) -> String {
         self.router.admin().replace("0.0.0.0", "127.0.0.1")
     }
 }
@@ -58,12 +58,12 @@ fn call(address: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> Ra
     client.reply()
 }
 
-fn bearer(key: &str) -> String {
+pub(super) fn bearer(key: &str) -> String {
     format!("Bearer {key}")
 }
 
 /// Every call of the operators' listener, as the router describes it.
-fn operations(closed: &ClosedRouter) -> Vec<(String, String)> {
+pub(super) fn operations(closed: &ClosedRouter) -> Vec<(String, String)> {
     let token = bearer(TOKEN);
     let headers = [("authorization", &*token)];
     let document = call(&closed.admin(), "GET", "/openapi.json", &headers).json();
@@ -89,7 +89,7 @@ fn operations(closed: &ClosedRouter) -> Vec<(String, String)> {
 }
 
 /// Every route of the data listener with its scope.
-fn routes() -> impl Iterator<Item = (&'static str, String, Option<tenants::Scope>)> {
+pub(super) fn routes() -> impl Iterator<Item = (&'static str, String, Option<tenants::Scope>)> {
     ROUTES.iter().map(|route| {
         let below = if route.path.ends_with('/') { "x" } else { "" };
         let path = format!("{}{below}", route.path);

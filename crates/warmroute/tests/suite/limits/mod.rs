@@ -1,8 +1,10 @@
 //! Limits that hold against any client or engine: counts, bytes, memory and time.
 
 mod access;
+mod bypass;
 mod connections;
 mod counts;
+mod destinations;
 mod heads;
 mod held_bytes;
 mod large_reply;
