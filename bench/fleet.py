@@ -33,13 +33,14 @@ class Program:
 
 
 class Fleet:
-    """Engines, and a router with this configuration whose workers they are; to be used with `with`."""
+    """Engines, one for each list of flags, and a router with this configuration whose workers they are. To be used with
+    `with`."""
 
-    def __init__(self, warmroute, folder, name, base_port, engines, engine_flags, config, router_flags=()):
-        self.engines = [base_port + at for at in range(engines)]
+    def __init__(self, warmroute, prefix, base_port, engine_flags, config):
+        self.engines = [base_port + at for at in range(len(engine_flags))]
         self.data, self.admin = base_port + 50, base_port + 51
         self.programs, self.router = [], None
-        self.parts = (warmroute, f"{folder}/{name}", base_port, engine_flags, config, router_flags)
+        self.parts = (warmroute, prefix, base_port, engine_flags, config)
 
     def __enter__(self):
         try:
@@ -53,10 +54,10 @@ class Fleet:
         self.end()
 
     def start(self):
-        warmroute, prefix, base_port, engine_flags, config, router_flags = self.parts
-        for at, port in enumerate(self.engines):
+        warmroute, prefix, base_port, engine_flags, config = self.parts
+        for at, (port, flags) in enumerate(zip(self.engines, engine_flags)):
             self.programs.append(Program([
-                warmroute, "engine", "--port", str(port), "--model", "sim", *engine_flags,
+                warmroute, "engine", "--port", str(port), *flags,
                 "--kv-events", f"tcp://127.0.0.1:{base_port + 100 + at}",
                 "--replay", f"tcp://127.0.0.1:{base_port + 200 + at}",
             ], f"{prefix}-engine-{at}.log"))
@@ -67,7 +68,7 @@ class Fleet:
             json.dump(config | {"workers": [{"url": f"http://127.0.0.1:{port}"} for port in self.engines]}, file)
         self.router = Program([
             warmroute, "serve", "--config", path, "--listen", f"127.0.0.1:{self.data}",
-            "--admin-listen", f"127.0.0.1:{self.admin}", *router_flags,
+            "--admin-listen", f"127.0.0.1:{self.admin}",
         ], f"{prefix}-router.log")
         self.programs.append(self.router)
         wait_for(self.data, self.router, "/readyz")

@@ -202,10 +202,10 @@ def main():
     config = {"tenants": {"isolation": args.isolation,
                           "api_keys": [{"name": name, "key": f"sk-{name}"} for name in "ab"]}}
     # Its own time is short beside the router's, and a block stays long enough for the probes of a round.
-    flags = ["--speed", "1000", "--kv-blocks", "200000"]
+    flags = ["--model", "sim", "--speed", "1000", "--kv-blocks", "200000"]
     warmroute = os.path.abspath(args.warmroute)
     with tempfile.TemporaryDirectory() as folder:
-        with Fleet(warmroute, folder, "isolation", args.base_port, args.engines, flags, config) as fleet:
+        with Fleet(warmroute, f"{folder}/isolation", args.base_port, [flags] * args.engines, config) as fleet:
             fleet.follow_events()
             run = Run(fleet, args.probes // 2)
             run.run()
