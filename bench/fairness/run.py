@@ -15,11 +15,13 @@ import http.client
 import json
 import os
 import random
-import signal
-import subprocess
+import sys
 import tempfile
 import threading
 import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+from fleet import Fleet, percentile
 
 # Tokens of the prompt that the agents share, of an agent's task, and of a question.
 SYSTEM, TASK, QUESTION = 8000, 1500, 6000
@@ -27,28 +29,10 @@ AGENTS, AGENT_OUTPUT, OUTPUT = 51, 100, 100
 # Tokens of a task and of a reply where tenants with agents are compared: more prompts than the engines can compute, or
 # none would wait and there would be nothing to share.
 LONG_TASK, SHORT_OUTPUT = 1500, 8
-# Longest time for one reply and for a program's start, in seconds.
-REPLY_LIMIT, START_LIMIT = 120, 60
+# Longest time for one reply, in seconds.
+REPLY_LIMIT = 120
 # Time of each run that only warms caches and rates, in seconds.
 WARM_UP = 8
-
-
-class Program:
-    """A process that ends with this object."""
-
-    def __init__(self, command, log):
-        self.log = open(log, "w", encoding="utf-8")
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.log.close()
 
 
 def request(port, key, prompt, output):
@@ -134,61 +118,16 @@ class Load:
         return {name: done / seconds for name, done in self.done.items()}
 
 
-def percentile(values, share):
-    return sorted(values)[max(0, -int(-len(values) * share // 1) - 1)]
-
-
-def wait_for(port, program, path="/health"):
-    end = time.monotonic() + START_LIMIT
-    while time.monotonic() < end and program.process.poll() is None:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", path)
-            status = connection.getresponse().status
-            connection.close()
-            if status == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.05)
-    raise RuntimeError(f"port {port} does not answer, see {program.log.name}")
-
-
 def run(args, folder, name, weights, fill):
     """Starts fresh programs, whose tenants have these weights; returns the load that `fill` put on them."""
-    programs, engines = [], [args.base_port + at for at in range(args.engines)]
-    port, admin = args.base_port + 50, args.base_port + 51
-    try:
-        for at, engine in enumerate(engines):
-            programs.append(Program([
-                args.warmroute, "engine", "--port", str(engine), "--model", "sim", "--max-model-len", "32768",
-                "--kv-blocks", "25000", "--profile", "8b-h200", "--speed", str(args.speed),
-                "--kv-events", f"tcp://127.0.0.1:{args.base_port + 100 + at}",
-                "--replay", f"tcp://127.0.0.1:{args.base_port + 200 + at}",
-            ], f"{folder}/{name}-engine-{at}.log"))
-        for engine, program in zip(engines, list(programs)):
-            wait_for(engine, program)
-        config = {
-            "tenants": {"api_keys": [{"name": tenant, "key": f"sk-{tenant}", "weight": weight}
-                                     for tenant, weight in weights.items()]},
-            "workers": [{"url": f"http://127.0.0.1:{engine}"} for engine in engines],
-        }
-        path = f"{folder}/{name}.yaml"
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(config, file)
-        router = Program([
-            args.warmroute, "serve", "--config", path, "--listen", f"127.0.0.1:{port}",
-            "--admin-listen", f"127.0.0.1:{admin}",
-        ], f"{folder}/{name}-router.log")
-        programs.append(router)
-        wait_for(port, router, "/readyz")
+    config = {"tenants": {"api_keys": [{"name": tenant, "key": f"sk-{tenant}", "weight": weight}
+                                       for tenant, weight in weights.items()]}}
+    flags = ["--model", "sim", "--max-model-len", "32768", "--kv-blocks", "25000", "--profile", "8b-h200", "--speed", str(args.speed)]
+    with Fleet(args.warmroute, f"{folder}/{name}", args.base_port, [flags] * args.engines, config) as fleet:
         time.sleep(1)
-        load = Load(port, args.seconds)
+        load = Load(fleet.data, args.seconds)
         fill(load)
         return load, load.finish()
-    finally:
-        for program in reversed(programs):
-            program.end()
 
 
 def main():

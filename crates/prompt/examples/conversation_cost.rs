@@ -3,7 +3,7 @@
 
 use std::{error::Error, path::PathBuf, time::Instant};
 
-use prompt::{Artefacts, ChatRequest, PromptModel, sample_text};
+use prompt::{Artefacts, ChatRequest, PromptModel, SaltGroup, sample_text};
 use serde_json::{Value, json};
 
 const MESSAGE_BYTES: usize = 2_000;
@@ -74,7 +74,7 @@ fn report(model: &PromptModel) -> Result<(), Box<dyn Error>> {
         let started = Instant::now();
         let text = model.chat_text(&chat, 0)?;
         let rendered = started.elapsed();
-        let new_bytes = model.new_bytes(&text, false);
+        let new_bytes = model.new_bytes(SaltGroup::UNSALTED, &text, false);
         let lookup_time = started.elapsed() - rendered;
         let started = Instant::now();
         model.text_tokens(&text, false)?;

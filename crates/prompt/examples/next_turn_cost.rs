@@ -7,7 +7,8 @@ use std::{error::Error, fmt, hint::black_box, path::PathBuf, sync::Arc, time::In
 
 use kv_blocks::{BlockSize, HashScheme, PromptBlocks};
 use prompt::{
-    Artefacts, ChatRequest, ConversationMemory, ConversationTurn, PromptModel, sample_text,
+    Artefacts, ChatRequest, ConversationMemory, ConversationTurn, PromptModel, SaltGroup,
+    sample_text,
 };
 use serde_json::{Value, json};
 
@@ -97,7 +98,7 @@ fn ten_turns(model: &PromptModel, whole: &PromptModel, size: Size) -> Outcome<()
 /// Computes the first turn, which is remembered.
 fn first_turn(model: &PromptModel, memory: &ConversationMemory, messages: &[Value]) -> Outcome<()> {
     let json = Value::from(messages.to_vec()).to_string();
-    let turn = ConversationTurn::find(model, memory, chat(&json)).render(0)?;
+    let turn = ConversationTurn::find(model, memory, SaltGroup::UNSALTED, chat(&json)).render(0)?;
     hashed(&turn.tokenize(SCHEME)?.blocks);
     Ok(())
 }
@@ -138,14 +139,14 @@ type TokenIds = std::sync::Arc<[u32]>;
 
 #[inline(never)]
 fn remembered(model: &PromptModel, memory: &ConversationMemory, json: &str) -> Outcome<TokenIds> {
-    let turn = ConversationTurn::find(model, memory, chat(json)).render(0)?;
+    let turn = ConversationTurn::find(model, memory, SaltGroup::UNSALTED, chat(json)).render(0)?;
     Ok(hashed(&turn.tokenize(SCHEME)?.blocks))
 }
 
 #[inline(never)]
 fn by_cached_messages(model: &PromptModel, json: &str) -> Outcome<TokenIds> {
     let text = model.chat_text(&chat(json), 0)?;
-    black_box(model.new_bytes(&text, false));
+    black_box(model.new_bytes(SaltGroup::UNSALTED, &text, false));
     let ids = model.text_tokens(&text, false)?;
     Ok(hashed(&PromptBlocks::of_tokens(SCHEME, ids.into())))
 }

@@ -15,6 +15,7 @@ mod conversation;
 mod error;
 mod estimate;
 mod model;
+mod salt_group;
 mod shared_text;
 mod template;
 mod tokenizer;
@@ -26,4 +27,5 @@ pub use conversation::{ConversationMemory, ConversationTurn, RenderedTurn, Token
 pub use error::PromptError;
 pub use estimate::estimate_tokens;
 pub use model::{PromptModel, RenderedChat};
+pub use salt_group::SaltGroup;
 pub use tokenizer::sample_text;

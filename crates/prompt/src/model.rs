@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    Artefacts, ChatRequest, LoadError, PromptError, TemplateSource,
+    Artefacts, ChatRequest, LoadError, PromptError, SaltGroup, TemplateSource,
     artefacts::{TokenizerConfig, digest},
     chat,
     template::ChatTemplates,
@@ -126,20 +126,21 @@ impl PromptModel {
         add_special_tokens: bool,
     ) -> Result<Vec<u32>, PromptError> {
         self.tokenizer
-            .encode(text, add_special_tokens)
+            .encode(SaltGroup::UNSALTED, text, add_special_tokens)
             .map(|encoded| encoded.tokens)
     }
 
     /// Returns the ids of [`Self::text_tokens`], and how many of them were not cached from earlier
-    /// texts: a turn of a conversation continues the turn before.
+    /// texts of the group: a turn of a conversation continues the turn before.
     pub fn text_tokens_counted(
         &self,
+        group: SaltGroup,
         text: &str,
         add_special_tokens: bool,
     ) -> Result<(Vec<u32>, u32), PromptError> {
         let EncodedText {
             tokens, new_tokens, ..
-        } = self.tokenizer.encode(text, add_special_tokens)?;
+        } = self.tokenizer.encode(group, text, add_special_tokens)?;
         Ok((tokens, u32::try_from(new_tokens).unwrap_or(u32::MAX)))
     }
 
@@ -159,10 +160,10 @@ impl PromptModel {
         self.tokenizer.shrink();
     }
 
-    /// Returns the bytes of a text without cached tokens: the input of [`Self::predicted_cost`].
+    /// Returns the bytes of a text without tokens cached for the group: the input of [`Self::predicted_cost`].
     /// The lookup costs little compared with the tokenization.
-    pub fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {
-        self.tokenizer.new_bytes(text, add_special_tokens)
+    pub fn new_bytes(&self, group: SaltGroup, text: &str, add_special_tokens: bool) -> usize {
+        self.tokenizer.new_bytes(group, text, add_special_tokens)
     }
 
     /// Returns the library that computes token ids: `fastokens`, or `tokenizers` if the other one

@@ -5,7 +5,9 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use dialect::{PromptPart, RawJson, Rendering, RequestView};
 use kv_blocks::{HashScheme, PromptBlocks};
 use net::Clock;
-use prompt::{ChatRequest, ConversationMemory, ConversationTurn, PromptError, PromptModel};
+use prompt::{
+    ChatRequest, ConversationMemory, ConversationTurn, PromptError, PromptModel, SaltGroup,
+};
 
 /// Factor by which a conversation may exceed the budget if its new part is within the budget.
 const MOSTLY_KNOWN: u32 = 32;
@@ -51,7 +53,9 @@ impl LocalTokenizer {
     pub(crate) fn may_fit(&self, view: &RequestView<'_>, bytes: usize) -> bool {
         let is_known = || match &view.prompt {
             PromptPart::Messages(messages) => {
-                self.conversations.may_know(&self.model, messages.as_str())
+                let group = group_of(view);
+                self.conversations
+                    .may_know(&self.model, group, messages.as_str())
             }
             _ => false,
         };
@@ -66,10 +70,12 @@ impl LocalTokenizer {
         }
         match &view.prompt {
             PromptPart::Messages(messages) => {
-                self.tokenize_chat(chat_request(messages.raw(), &view.rendering))
+                let chat = chat_request(messages.raw(), &view.rendering);
+                self.tokenize_chat(group_of(view), chat)
             }
             PromptPart::Text(text) => {
-                self.tokenize_text(text, view.rendering.add_special_tokens.unwrap_or(true))
+                let special = view.rendering.add_special_tokens.unwrap_or(true);
+                self.tokenize_text(group_of(view), text, special)
             }
             PromptPart::TokenIds(_)
             | PromptPart::TokenIdsWithMedia { .. }
@@ -78,9 +84,13 @@ impl LocalTokenizer {
         }
     }
 
-    fn tokenize_chat(&self, chat: ChatRequest<'_>) -> Result<LocalTokens, NoTokens> {
+    fn tokenize_chat(
+        &self,
+        group: SaltGroup,
+        chat: ChatRequest<'_>,
+    ) -> Result<LocalTokens, NoTokens> {
         let started = self.clock.now();
-        let turn = ConversationTurn::find(&self.model, &self.conversations, chat);
+        let turn = ConversationTurn::find(&self.model, &self.conversations, group, chat);
         if !self.may_render(turn.new_bytes()) {
             return Err(NoTokens::OverBudget);
         }
@@ -104,16 +114,21 @@ impl LocalTokenizer {
         })
     }
 
-    fn tokenize_text(&self, text: &str, special: bool) -> Result<LocalTokens, NoTokens> {
+    fn tokenize_text(
+        &self,
+        group: SaltGroup,
+        text: &str,
+        special: bool,
+    ) -> Result<LocalTokens, NoTokens> {
         if !self.is_within_budget(text.len())
-            && !self.is_within_budget(self.model.new_bytes(text, special))
+            && !self.is_within_budget(self.model.new_bytes(group, text, special))
         {
             return Err(NoTokens::OverBudget);
         }
         let started = self.clock.now();
         let (tokens, new_tokens) = self
             .model
-            .text_tokens_counted(text, special)
+            .text_tokens_counted(group, text, special)
             .map_err(|_| NoTokens::Unknown)?;
         Ok(LocalTokens {
             blocks: Arc::new(PromptBlocks::of_tokens(self.scheme, tokens.into())),
@@ -133,6 +148,11 @@ impl LocalTokenizer {
         cost <= self.budget
             || cost <= self.budget.saturating_mul(MOSTLY_KNOWN) && bytes <= LONGEST_RENDERED
     }
+}
+
+/// Returns the group of requests with which a request shares remembered work.
+fn group_of(view: &RequestView<'_>) -> SaltGroup {
+    SaltGroup::of(view.cache_salt.as_deref())
 }
 
 fn chat_request<'v>(messages: RawJson<'v>, rendering: &Rendering<'v>) -> ChatRequest<'v> {

@@ -26,7 +26,14 @@ impl TokenizeQuery {
     /// Returns `None` where the answer would differ from the tokens of the generation.
     pub(crate) fn build(view: &RequestView<'_>) -> Option<Self> {
         let body = body(view)?;
-        let digest = Sha256::digest(&body).into();
+        let salt = view.cache_salt.as_deref().unwrap_or_default();
+        // An answer is for requests of the same salt: its cache tells no tenant of another one.
+        let digest = Sha256::new()
+            .chain_update((salt.len() as u64).to_be_bytes())
+            .chain_update(salt)
+            .chain_update(&body)
+            .finalize()
+            .into();
         Some(Self { body, digest })
     }
 
@@ -128,6 +135,7 @@ fn raw(value: Option<RawJson<'_>>) -> serde_json::Result<Option<&RawValue>> {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
     use dialect::Dialect;
 
     use super::*;
@@ -210,7 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn equal_prompts_are_one_query_and_other_models_or_prompts_are_not() {
+    #[contract("S55", "G18")]
+    fn equal_prompts_are_one_query_and_other_models_prompts_or_salts_are_not() {
         let digest = |body: &str| query(Dialect::Completions, body).expect("asked").digest;
         let own = digest(r#"{"model":"m","prompt":"a"}"#);
         assert_eq!(own, digest(r#"{"max_tokens":1,"prompt":"a","model":"m"}"#));
@@ -218,6 +227,7 @@ mod tests {
             r#"{"model":"n","prompt":"a"}"#,
             r#"{"model":"m","prompt":"b"}"#,
             r#"{"model":"m","prompt":"a","add_special_tokens":false}"#,
+            r#"{"model":"m","prompt":"a","cache_salt":"b"}"#,
         ] {
             assert_ne!(own, digest(other), "{other}");
         }

@@ -14,6 +14,7 @@ use net::{
     Clock,
     server::{KeyThrottle, PeerAddress},
 };
+use prompt::SaltGroup;
 use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, headers};
 use tenants::{DEFAULT_TENANT, Tenant, TenantPermit, Tenants};
 
@@ -86,6 +87,12 @@ impl AcceptedRequest {
     pub(crate) fn tenant_name(&self) -> &str {
         let tenant = self.tenant.as_ref();
         tenant.map_or(DEFAULT_TENANT, |tenant| tenant.name())
+    }
+
+    /// Returns the requests with which it shares remembered work where its body has no salt.
+    pub(crate) fn salt_group(&self) -> SaltGroup {
+        let tenant = self.tenant.as_ref();
+        SaltGroup::of(tenant.and_then(|tenant| tenant.cache_salt(None)).as_deref())
     }
 
     /// Returns whether the tenant may use any model.

@@ -192,7 +192,9 @@ impl AffinityStage {
             session_key: Some(xxh3_64(name.unwrap_or(body))),
             served_by: None,
         };
-        let holders = if policies.any(Policy::needs_prefix_holders) {
+        // Streams of whole prefixes name no salt: a salted prompt shares none of what they announce.
+        let named = policies.any(Policy::needs_prefix_holders) && view.cache_salt.is_none();
+        let holders = if named {
             Box::pin(self.prefix_holders(&keys)).await
         } else {
             None

@@ -51,7 +51,7 @@ pub(super) async fn count_tokens(
     };
     let mut counted = None;
     if let Some(tokenizer) = own {
-        counted = count_locally(gateway, tokenizer, chat.clone(), call.received).await;
+        counted = count_locally(gateway, tokenizer, chat.clone(), &call).await;
     }
     if let (None, Some(model)) = (counted, &model) {
         if model
@@ -87,18 +87,19 @@ pub(super) async fn count_locally(
     gateway: &Gateway,
     tokenizer: Arc<PromptModel>,
     chat: Bytes,
-    received: Moment,
+    call: &AcceptedRequest,
 ) -> Option<usize> {
     let clock = gateway.clock();
-    let limit = tokenize_api::max_wait(gateway, received);
+    let limit = tokenize_api::max_wait(gateway, call.received);
+    let group = call.salt_group();
     let own = Arc::clone(&tokenizer);
     let count = move || {
         let view = dialect::view(Dialect::Chat, &chat).ok()?;
         let (text, special) = text_of(&own, &view.prompt, &view.rendering, clock)?.ok()?;
         let text: Cow<'_, str> = text;
-        own.text_tokens(&text, special)
+        own.text_tokens_counted(group, &text, special)
             .ok()
-            .map(|tokens| tokens.len())
+            .map(|(tokens, _)| tokens.len())
     };
     gateway
         .generation

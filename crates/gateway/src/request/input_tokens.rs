@@ -48,7 +48,7 @@ pub(super) async fn input_tokens(
     };
     if let Some(tokenizer) = subject.tokenizer
         && let Some(count) =
-            count_tokens::count_locally(gateway, tokenizer, subject.chat, call.received).await
+            count_tokens::count_locally(gateway, tokenizer, subject.chat, &call).await
     {
         guard.record_passthrough(200);
         let body = format!(r#"{{"object":"response.input_tokens","input_tokens":{count}}}"#);

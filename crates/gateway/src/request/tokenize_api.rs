@@ -10,7 +10,7 @@ use fleet::{Fleet, ModelView};
 use http::Response;
 use kv_blocks::Moment;
 use net::Clock;
-use prompt::{PromptError, PromptModel};
+use prompt::{PromptError, PromptModel, SaltGroup};
 use routing::Pin;
 use serde::Serialize;
 use tokenization::{TokenizedPrompt, cost_of, text_of};
@@ -74,6 +74,7 @@ struct TokenizeRoute {
 /// The tokenizer and its context for one request.
 struct TokenizeSubject {
     tokenizer: Arc<PromptModel>,
+    group: SaltGroup,
     max_model_len: Option<u32>,
     clock: Clock,
 }
@@ -115,6 +116,7 @@ async fn answered(
             .or_else(|| tokenizer.max_len());
         let subject = TokenizeSubject {
             tokenizer: Arc::clone(&tokenizer),
+            group: call.salt_group(),
             max_model_len: longest,
             clock: gateway.clock(),
         };
@@ -309,7 +311,9 @@ fn tokens(body: &[u8], subject: &TokenizeSubject) -> Result<Vec<u8>, NoLocalAnsw
         ));
     };
     let (text, special) = rendered?;
-    let tokens = subject.tokenizer.text_tokens(&text, special)?;
+    let (tokens, _) = subject
+        .tokenizer
+        .text_tokens_counted(subject.group, &text, special)?;
     let spelled = || {
         subject
             .tokenizer

@@ -13,9 +13,9 @@ use std::{
 
 use lru::LruCache;
 
-use super::{Conversation, Seeds};
+use super::{Conversation, Owner, Seeds};
 use crate::{
-    PromptModel,
+    PromptModel, SaltGroup,
     shared_text::{STRIDE, beginnings},
 };
 
@@ -49,7 +49,7 @@ struct MemoryState {
 
 #[derive(Debug)]
 struct Entry {
-    model: u64,
+    owner: Owner,
     bytes: usize,
     conversation: Arc<Conversation>,
 }
@@ -78,13 +78,15 @@ impl Default for ConversationMemory {
 }
 
 impl ConversationMemory {
-    /// Returns whether a conversation of the model begins like these messages (JSON). It costs a
-    /// microsecond.
-    pub fn may_know(&self, model: &PromptModel, messages: &str) -> bool {
+    /// Returns whether a conversation of the model and the group begins like these messages (JSON).
+    /// It costs a microsecond.
+    pub fn may_know(&self, model: &PromptModel, group: SaltGroup, messages: &str) -> bool {
         let Some(first) = messages.as_bytes().get(..STRIDE) else {
             return false;
         };
-        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(first, Seeds::of(model.number()).messages);
+        let model = model.number();
+        let seeds = Seeds::of(Owner { model, group });
+        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(first, seeds.messages);
         self.state().by_beginning.contains_key(&hash)
     }
 
@@ -110,8 +112,8 @@ impl ConversationMemory {
         drop(dropped);
     }
 
-    /// Returns the conversation of a model with the longest beginning in common, by its hashes.
-    pub(super) fn find(&self, model: u64, seed: u64, text: &str) -> Option<ConversationMatch> {
+    /// Returns the owner's conversation with the longest beginning in common, by its hashes.
+    pub(super) fn find(&self, owner: Owner, seed: u64, text: &str) -> Option<ConversationMatch> {
         if text.len() < STRIDE {
             return None;
         }
@@ -128,7 +130,7 @@ impl ConversationMemory {
             .find_map(|hash| by_beginning.get(hash))?;
         let entry = conversations
             .get(&id)
-            .filter(|entry| entry.model == model)?;
+            .filter(|entry| entry.owner == owner)?;
         Some(ConversationMatch {
             id,
             conversation: Arc::clone(&entry.conversation),
@@ -138,7 +140,7 @@ impl ConversationMemory {
     /// Remembers a conversation. `earlier` is one of which it has the first `pieces` of its text.
     pub(super) fn insert(
         &self,
-        model: u64,
+        owner: Owner,
         conversation: Conversation,
         earlier: Option<(&ConversationMatch, usize)>,
     ) {
@@ -159,18 +161,18 @@ impl ConversationMemory {
             state.by_beginning.insert(hash, id);
         }
         state.bytes += bytes;
-        *state.bytes_by_model.entry(model).or_default() += bytes;
+        *state.bytes_by_model.entry(owner.model).or_default() += bytes;
         let mut dropped = Vec::new();
         if let Some((earlier, _)) = replaced {
             dropped.extend(state.remove(earlier.id));
         }
         let entry = Entry {
-            model,
+            owner,
             bytes,
             conversation,
         };
         state.conversations.put(id, entry);
-        dropped.extend(state.fit_model(model));
+        dropped.extend(state.fit_model(owner.model));
         dropped.extend(state.fit(BUDGET_BYTES));
         drop(state);
         drop(dropped);
@@ -203,7 +205,7 @@ impl MemoryState {
                 .conversations
                 .iter()
                 .rev()
-                .find(|(_, entry)| entry.model == model)
+                .find(|(_, entry)| entry.owner.model == model)
         {
             let id = *id;
             removed.extend(self.remove(id));
@@ -219,10 +221,10 @@ impl MemoryState {
             }
         }
         self.bytes -= entry.bytes;
-        if let Some(bytes) = self.bytes_by_model.get_mut(&entry.model) {
+        if let Some(bytes) = self.bytes_by_model.get_mut(&entry.owner.model) {
             *bytes -= entry.bytes;
             if *bytes == 0 {
-                self.bytes_by_model.remove(&entry.model);
+                self.bytes_by_model.remove(&entry.owner.model);
             }
         }
         Some(entry)
@@ -237,6 +239,7 @@ fn hashes(conversation: &Conversation) -> impl Iterator<Item = u64> {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
     use kv_blocks::{HashScheme, PromptBlocks};
 
     use super::*;
@@ -244,9 +247,14 @@ mod tests {
 
     const MODEL: u64 = 7;
 
+    fn owner(model: u64) -> Owner {
+        let group = SaltGroup::UNSALTED;
+        Owner { model, group }
+    }
+
     /// Returns a conversation with a text of pieces of one size.
-    fn conversation(model: u64, pieces: &[String]) -> Conversation {
-        let seeds = Seeds::of(model);
+    fn conversation(owner: Owner, pieces: &[String]) -> Conversation {
+        let seeds = Seeds::of(owner);
         let text = pieces.iter().map(|piece| Arc::from(piece.as_str()));
         Conversation {
             chat: ParsedChat::empty(seeds.messages),
@@ -268,10 +276,10 @@ mod tests {
 
     fn find(
         memory: &ConversationMemory,
-        model: u64,
+        owner: Owner,
         pieces: &[String],
     ) -> Option<ConversationMatch> {
-        memory.find(model, Seeds::of(model).text, &pieces.concat())
+        memory.find(owner, Seeds::of(owner).text, &pieces.concat())
     }
 
     fn check_sums(memory: &ConversationMemory) {
@@ -279,7 +287,7 @@ mod tests {
         let bytes = |model: Option<u64>| -> usize {
             let entries = state.conversations.iter().map(|(_, entry)| entry);
             entries
-                .filter(|entry| model.is_none_or(|model| entry.model == model))
+                .filter(|entry| model.is_none_or(|model| entry.owner.model == model))
                 .map(|entry| entry.bytes)
                 .sum()
         };
@@ -297,41 +305,49 @@ mod tests {
     fn the_memory_stays_within_its_bytes_and_keeps_used_conversations() {
         let memory = ConversationMemory::default();
         let used = pieces(0, 4, 3_000);
-        memory.insert(MODEL, conversation(MODEL, &used), None);
+        memory.insert(owner(MODEL), conversation(owner(MODEL), &used), None);
         for number in 1..200 {
             let large = pieces(number, 4, 1 << 19);
-            memory.insert(
-                number as u64 % 3,
-                conversation(number as u64 % 3, &large),
-                None,
-            );
+            let owner = owner(number as u64 % 3);
+            memory.insert(owner, conversation(owner, &large), None);
             assert!(
-                find(&memory, MODEL, &used).is_some(),
+                find(&memory, owner(MODEL), &used).is_some(),
                 "forgotten at {number}"
             );
         }
         check_sums(&memory);
         assert!(memory.bytes() > BUDGET_BYTES / 2);
-        assert!(find(&memory, 1, &pieces(1, 4, 1 << 19)).is_none());
+        assert!(find(&memory, owner(1), &pieces(1, 4, 1 << 19)).is_none());
         memory.shrink();
         check_sums(&memory);
         assert!(memory.bytes() <= BUDGET_BYTES / 2 && memory.conversations() > 1);
         for number in 0..200 {
             let large = pieces(number, 4, 1 << 19);
-            memory.insert(MODEL, conversation(MODEL, &large), None);
+            memory.insert(owner(MODEL), conversation(owner(MODEL), &large), None);
         }
         check_sums(&memory);
     }
 
     #[test]
-    fn a_conversation_is_found_by_its_own_model_only() {
+    #[contract("S55", "G18")]
+    fn a_conversation_is_found_by_its_own_model_and_salt_only() {
         let memory = ConversationMemory::default();
         let own = pieces(0, 4, 3_000);
-        memory.insert(MODEL, conversation(MODEL, &own), None);
-        assert!(find(&memory, MODEL, &own).is_some());
-        assert!(find(&memory, MODEL + 1, &own).is_none());
-        let foreign = memory.find(MODEL + 1, Seeds::of(MODEL).text, &own.concat());
-        assert!(foreign.is_none(), "its hashes alone do not suffice");
+        memory.insert(owner(MODEL), conversation(owner(MODEL), &own), None);
+        assert!(find(&memory, owner(MODEL), &own).is_some());
+        let salted = Owner {
+            group: SaltGroup::of(Some("b")),
+            ..owner(MODEL)
+        };
+        let seed = Seeds::of(owner(MODEL)).text;
+        for other in [owner(MODEL + 1), salted] {
+            assert!(find(&memory, other, &own).is_none());
+            let foreign = memory.find(other, seed, &own.concat());
+            assert!(foreign.is_none(), "its hashes alone do not suffice");
+        }
+        memory.insert(salted, conversation(salted, &own), None);
+        assert_eq!(memory.conversations(), 2);
+        assert!(find(&memory, owner(MODEL), &own).is_some());
     }
 
     #[test]
@@ -340,10 +356,10 @@ mod tests {
         let long = pieces(0, 9, 9_000);
         let branch = [&long[..3], &pieces(1, 9, 9_000)[3..]].concat();
         for pieces in [&long, &branch] {
-            memory.insert(MODEL, conversation(MODEL, pieces), None);
+            memory.insert(owner(MODEL), conversation(owner(MODEL), pieces), None);
         }
         for pieces in [&long, &branch] {
-            let found = find(&memory, MODEL, pieces).expect("it is remembered");
+            let found = find(&memory, owner(MODEL), pieces).expect("it is remembered");
             assert_eq!(found.conversation.text.matching(&pieces.concat()), 9);
         }
     }
@@ -352,15 +368,23 @@ mod tests {
     fn a_turn_replaces_the_one_that_it_continues() {
         let memory = ConversationMemory::default();
         let all = pieces(0, 9, 9_000);
-        memory.insert(MODEL, conversation(MODEL, &all[..8]), None);
-        let earlier = find(&memory, MODEL, &all).expect("it is remembered");
-        memory.insert(MODEL, conversation(MODEL, &all), Some((&earlier, 8)));
+        memory.insert(owner(MODEL), conversation(owner(MODEL), &all[..8]), None);
+        let earlier = find(&memory, owner(MODEL), &all).expect("it is remembered");
+        memory.insert(
+            owner(MODEL),
+            conversation(owner(MODEL), &all),
+            Some((&earlier, 8)),
+        );
         assert_eq!(memory.conversations(), 1);
         check_sums(&memory);
-        let latest = find(&memory, MODEL, &all).expect("it is remembered");
+        let latest = find(&memory, owner(MODEL), &all).expect("it is remembered");
         // One that leaves it early does not.
         let branch = [&all[..4], &pieces(1, 9, 9_000)[4..]].concat();
-        memory.insert(MODEL, conversation(MODEL, &branch), Some((&latest, 4)));
+        memory.insert(
+            owner(MODEL),
+            conversation(owner(MODEL), &branch),
+            Some((&latest, 4)),
+        );
         assert_eq!(memory.conversations(), 2);
         check_sums(&memory);
     }
@@ -369,13 +393,20 @@ mod tests {
     fn a_closed_memory_keeps_what_it_has_and_short_or_huge_chats_are_not_kept() {
         let memory = ConversationMemory::default();
         let (kept, refused) = (pieces(0, 4, 3_000), pieces(1, 4, 3_000));
-        memory.insert(MODEL, conversation(MODEL, &kept), None);
+        memory.insert(owner(MODEL), conversation(owner(MODEL), &kept), None);
         memory.set_accepts_new(false);
-        memory.insert(MODEL, conversation(MODEL, &refused), None);
-        assert!(find(&memory, MODEL, &kept).is_some() && find(&memory, MODEL, &refused).is_none());
+        memory.insert(owner(MODEL), conversation(owner(MODEL), &refused), None);
+        assert!(
+            find(&memory, owner(MODEL), &kept).is_some()
+                && find(&memory, owner(MODEL), &refused).is_none()
+        );
         memory.set_accepts_new(true);
         for (count, bytes) in [(1, 100), (2, CONVERSATION_BYTES / 2)] {
-            memory.insert(MODEL, conversation(MODEL, &pieces(2, count, bytes)), None);
+            memory.insert(
+                owner(MODEL),
+                conversation(owner(MODEL), &pieces(2, count, bytes)),
+                None,
+            );
             assert_eq!(memory.conversations(), 1);
         }
     }

@@ -22,6 +22,7 @@ pub use self::{
     turn::{ConversationTurn, RenderedTurn, TokenizedTurn},
 };
 use crate::{
+    SaltGroup,
     chat::ParsedChat,
     shared_text::SharedText,
     template::{EarlierLoop, EarlierText, LoopRecord},
@@ -81,7 +82,14 @@ impl Conversation {
     }
 }
 
-/// What conversations are found by. Each model has its own.
+/// Whose a conversation is: no other owner finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    model: u64,
+    group: SaltGroup,
+}
+
+/// What conversations are found by. Each owner has its own.
 #[derive(Clone, Copy, Debug)]
 struct Seeds {
     messages: u64,
@@ -89,11 +97,14 @@ struct Seeds {
 }
 
 impl Seeds {
-    fn of(model: u64) -> Self {
-        let messages = model.wrapping_mul(2);
+    fn of(owner: Owner) -> Self {
+        let messages = owner
+            .group
+            .number()
+            .wrapping_add(owner.model.wrapping_mul(2));
         Self {
             messages,
-            text: messages + 1,
+            text: messages.wrapping_add(1),
         }
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use kv_blocks::{HashScheme, PromptBlocks};
 
 use super::{
-    Conversation, Seeds,
+    Conversation, Owner, Seeds,
     memory::{ConversationMatch, ConversationMemory},
 };
 use crate::{
-    ChatRequest, PromptError, PromptModel,
+    ChatRequest, PromptError, PromptModel, SaltGroup,
     chat::ParsedChat,
     shared_text::SharedText,
     template::{EarlierText, RenderedText},
@@ -30,6 +30,7 @@ pub struct ConversationTurn<'a> {
 struct TurnParts<'a> {
     model: &'a PromptModel,
     memory: &'a ConversationMemory,
+    group: SaltGroup,
     chat: ChatRequest<'a>,
 }
 
@@ -54,8 +55,15 @@ pub struct TokenizedTurn {
 }
 
 impl TurnParts<'_> {
+    fn owner(&self) -> Owner {
+        Owner {
+            model: self.model.number(),
+            group: self.group,
+        }
+    }
+
     fn seeds(&self) -> Seeds {
-        Seeds::of(self.model.number())
+        Seeds::of(self.owner())
     }
 
     /// Returns whether the turn can continue another one, and be continued.
@@ -68,20 +76,22 @@ impl TurnParts<'_> {
 }
 
 impl<'a> ConversationTurn<'a> {
-    /// Finds the remembered turn that a request continues.
+    /// Finds the remembered turn of the group that a request continues.
     pub fn find(
         model: &'a PromptModel,
         memory: &'a ConversationMemory,
+        group: SaltGroup,
         chat: ChatRequest<'a>,
     ) -> Self {
         let parts = TurnParts {
             model,
             memory,
+            group,
             chat,
         };
         let earlier = parts
             .is_continuable()
-            .then(|| memory.find(model.number(), parts.seeds().messages, chat.messages))
+            .then(|| memory.find(parts.owner(), parts.seeds().messages, chat.messages))
             .flatten();
         let known_messages = earlier.as_ref().map_or(0, |earlier| {
             let messages = &earlier.conversation.chat.messages;
@@ -175,8 +185,8 @@ impl RenderedTurn<'_> {
         if self.text.known_pieces > 0 || !self.parts.is_continuable() {
             return self;
         }
-        let (model, seed) = (self.parts.model.number(), self.parts.seeds().text);
-        self.earlier = self.parts.memory.find(model, seed, &self.text.rest);
+        let (owner, seed) = (self.parts.owner(), self.parts.seeds().text);
+        self.earlier = self.parts.memory.find(owner, seed, &self.text.rest);
         if let Some(earlier) = &self.earlier {
             let known = &earlier.conversation.text;
             self.text.known_pieces = known.matching(&self.text.rest);
@@ -190,7 +200,8 @@ impl RenderedTurn<'_> {
     /// Returns the bytes of its text whose tokens are not known.
     pub fn new_bytes(&self) -> usize {
         let special = self.parts.chat.add_special_tokens;
-        self.parts.model.new_bytes(&self.text.rest, special)
+        let group = self.parts.group;
+        self.parts.model.new_bytes(group, &self.text.rest, special)
     }
 
     /// Returns the bytes of its text that the earlier turn has not.
@@ -201,11 +212,11 @@ impl RenderedTurn<'_> {
     /// Computes the tokens, and remembers the turn.
     pub fn tokenize(self, scheme: HashScheme) -> Result<TokenizedTurn, PromptError> {
         let special = self.parts.chat.add_special_tokens;
-        let encoded = self
-            .parts
-            .model
-            .tokenizer()
-            .encode(&self.text.rest, special)?;
+        let encoded =
+            self.parts
+                .model
+                .tokenizer()
+                .encode(self.parts.group, &self.text.rest, special)?;
         let new_tokens = u32::try_from(encoded.new_tokens).unwrap_or(u32::MAX);
         let blocks = match &self.earlier {
             Some(ConversationMatch { conversation, .. }) if self.text.known_pieces > 0 => {
@@ -252,7 +263,7 @@ impl RenderedTurn<'_> {
             loop_record: self.text.loop_record.map(Arc::new),
         };
         let earlier = self.earlier.as_ref().map(|earlier| (earlier, known));
-        let model = self.parts.model.number();
-        self.parts.memory.insert(model, conversation, earlier);
+        let owner = self.parts.owner();
+        self.parts.memory.insert(owner, conversation, earlier);
     }
 }

@@ -32,7 +32,7 @@ use self::{
     fast_tokenizer::{FastTokenizer, guarded},
     segment_cache::SegmentCache,
 };
-use crate::{LoadError, PromptError, cancel};
+use crate::{LoadError, PromptError, SaltGroup, cancel};
 
 pub(crate) struct Tokenizer {
     reference: tokenizers::Tokenizer,
@@ -102,6 +102,7 @@ impl Tokenizer {
 
     pub(crate) fn encode(
         &self,
+        group: SaltGroup,
         text: &str,
         add_special_tokens: bool,
     ) -> Result<EncodedText, PromptError> {
@@ -112,13 +113,13 @@ impl Tokenizer {
                 let (mut bytes, mut found) = (0, Vec::new());
                 for piece in cuts.split(text) {
                     let ends = cuts.ends(piece);
-                    if !cache.append(piece, &mut tokens) {
+                    if !cache.append(group, piece, &mut tokens) {
                         let ids = self.encode_whole(piece, false)?;
                         new_tokens += ids.len();
                         tokens.extend_from_slice(&ids);
                         // The last piece ends where the next turn continues: it will not recur.
                         if ends {
-                            cache.keep(piece, ids);
+                            cache.keep(group, piece, ids);
                         }
                     }
                     bytes += piece.len();
@@ -164,11 +165,16 @@ impl Tokenizer {
     }
 
     /// Returns the bytes whose ids [`Self::encode`] would have to compute.
-    pub(crate) fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {
+    pub(crate) fn new_bytes(
+        &self,
+        group: SaltGroup,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> usize {
         match &self.turns {
             Some((cuts, cache)) if !add_special_tokens => cuts
                 .split(text)
-                .filter(|piece| !cache.knows(piece))
+                .filter(|piece| !cache.knows(group, piece))
                 .map(str::len)
                 .sum(),
             _ => text.len(),

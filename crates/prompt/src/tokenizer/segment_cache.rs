@@ -1,7 +1,7 @@
 //! Caches the ids of pieces of texts, so that a turn of a conversation costs only what it adds to
 //! the turn before.
 //!
-//! Pieces are compared byte by byte, never by a hash alone. The cache does not define the pieces;
+//! Pieces are compared byte by byte, never by a hash alone, and found by their own group only. The cache does not define the pieces;
 //! see [`CutPoints`](super::cut_points::CutPoints).
 //!
 //! **Invariant**: its size is at most [`BUDGET_BYTES`], for any input.
@@ -14,6 +14,8 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
+
+use crate::SaltGroup;
 
 /// Bytes of one model's cache: some hundred conversations of 8,000 tokens.
 pub(super) const BUDGET_BYTES: usize = 8 << 20;
@@ -33,45 +35,50 @@ pub(super) struct SegmentCache {
     closed: AtomicBool,
 }
 
+/// The number of a group, then the bytes of a piece: one value, so that a lookup needs no second map.
+type PieceKey = Box<[u8]>;
+
 /// Two generations: a used piece moves to the young one, and when that is full the old one is
 /// dropped. This approximates LRU eviction without a list to maintain.
 #[derive(Debug, Default)]
 struct SegmentShard {
-    young: HashMap<Box<str>, Box<[u32]>>,
+    young: HashMap<PieceKey, Box<[u32]>>,
     young_bytes: usize,
-    old: HashMap<Box<str>, Box<[u32]>>,
+    old: HashMap<PieceKey, Box<[u32]>>,
 }
 
 impl SegmentCache {
     /// Appends the ids of a piece, if they are cached.
-    pub(super) fn append(&self, piece: &str, tokens: &mut Vec<u32>) -> bool {
+    pub(super) fn append(&self, group: SaltGroup, piece: &str, tokens: &mut Vec<u32>) -> bool {
+        let key = key(group, piece);
         let mut shard = self.shard(piece);
-        if let Some(ids) = shard.young.get(piece) {
+        if let Some(ids) = shard.young.get(&key) {
             tokens.extend_from_slice(ids);
             return true;
         }
-        let Some((piece, ids)) = shard.old.remove_entry(piece) else {
+        let Some((key, ids)) = shard.old.remove_entry(&key) else {
             return false;
         };
         tokens.extend_from_slice(&ids);
-        shard.keep(piece, ids);
+        shard.keep(key, ids);
         true
     }
 
     /// Returns whether the ids of a piece are cached. This does not count as a use; only an append
     /// does.
-    pub(super) fn knows(&self, piece: &str) -> bool {
+    pub(super) fn knows(&self, group: SaltGroup, piece: &str) -> bool {
+        let key = key(group, piece);
         let shard = self.shard(piece);
-        shard.young.contains_key(piece) || shard.old.contains_key(piece)
+        shard.young.contains_key(&key) || shard.old.contains_key(&key)
     }
 
     /// Caches the ids of a piece. A piece that would fill a large part of its shard is not worth
     /// the evictions.
-    pub(super) fn keep(&self, piece: &str, ids: Vec<u32>) {
-        if !self.closed.load(Ordering::Relaxed)
-            && cost(piece, &ids) <= SegmentShard::YOUNG_BYTES / 2
+    pub(super) fn keep(&self, group: SaltGroup, piece: &str, ids: Vec<u32>) {
+        let key = key(group, piece);
+        if !self.closed.load(Ordering::Relaxed) && cost(&key, &ids) <= SegmentShard::YOUNG_BYTES / 2
         {
-            self.shard(piece).keep(piece.into(), ids.into());
+            self.shard(piece).keep(key, ids.into());
         }
     }
 
@@ -104,48 +111,74 @@ impl SegmentShard {
     /// Maximum size of a young generation, as large as the old one.
     const YOUNG_BYTES: usize = BUDGET_BYTES / SHARDS / 2;
 
-    fn keep(&mut self, piece: Box<str>, ids: Box<[u32]>) {
-        let bytes = cost(&piece, &ids);
+    fn keep(&mut self, key: PieceKey, ids: Box<[u32]>) {
+        let bytes = cost(&key, &ids);
         if self.young_bytes + bytes > Self::YOUNG_BYTES {
             self.old = mem::take(&mut self.young);
             self.young_bytes = 0;
         }
-        if self.young.insert(piece, ids).is_none() {
+        if self.young.insert(key, ids).is_none() {
             self.young_bytes += bytes;
         }
     }
 }
 
-fn cost(piece: &str, ids: &[u32]) -> usize {
-    piece.len() + size_of_val(ids) + ENTRY_BYTES
+fn key(group: SaltGroup, piece: &str) -> PieceKey {
+    [&group.number().to_le_bytes()[..], piece.as_bytes()]
+        .concat()
+        .into()
+}
+
+fn cost(key: &[u8], ids: &[u32]) -> usize {
+    key.len() + size_of_val(ids) + ENTRY_BYTES
 }
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
+
+    const GROUP: SaltGroup = SaltGroup::UNSALTED;
 
     fn known(cache: &SegmentCache, piece: &str) -> Option<Vec<u32>> {
         let mut tokens = vec![0];
-        cache.append(piece, &mut tokens).then_some(tokens)
+        cache.append(GROUP, piece, &mut tokens).then_some(tokens)
     }
 
     #[test]
     fn cached_ids_are_appended_to_existing_ones() {
         let cache = SegmentCache::default();
         assert_eq!(known(&cache, "a"), None);
-        cache.keep("a", vec![1, 2]);
-        cache.keep("a", vec![1, 2]);
+        cache.keep(GROUP, "a", vec![1, 2]);
+        cache.keep(GROUP, "a", vec![1, 2]);
         assert_eq!(known(&cache, "a"), Some(vec![0, 1, 2]));
         assert_eq!(known(&cache, "b"), None);
-        assert!(cache.knows("a") && !cache.knows("b"));
+        assert!(cache.knows(GROUP, "a") && !cache.knows(GROUP, "b"));
+    }
+
+    #[test]
+    #[contract("S55", "G18")]
+    fn a_piece_is_known_to_its_own_group_only() {
+        let cache = SegmentCache::default();
+        let [one, other] = ["a", "b"].map(|salt| SaltGroup::of(Some(salt)));
+        cache.keep(one, "piece", vec![1]);
+        assert!(cache.knows(one, "piece"));
+        for group in [other, GROUP] {
+            let mut tokens = Vec::new();
+            assert!(!cache.knows(group, "piece") && !cache.append(group, "piece", &mut tokens));
+            cache.keep(group, "piece", vec![1]);
+        }
+        // Nor does the other one's use take it away.
+        assert!([one, other, GROUP].map(|group| cache.knows(group, "piece")) == [true; 3]);
     }
 
     #[test]
     fn the_cache_stays_within_its_bytes_and_keeps_used_pieces() {
         let cache = SegmentCache::default();
-        cache.keep("met", vec![7]);
+        cache.keep(GROUP, "met", vec![7]);
         for number in 0..200_000_u32 {
-            cache.keep(&format!("piece {number}"), vec![number; 20]);
+            cache.keep(GROUP, &format!("piece {number}"), vec![number; 20]);
             assert!(
                 known(&cache, "met").is_some(),
                 "evicted before piece {number}"
@@ -158,7 +191,7 @@ mod tests {
                 .young
                 .iter()
                 .chain(&shard.old)
-                .map(|(piece, ids)| cost(piece, ids))
+                .map(|(key, ids)| cost(key, ids))
                 .sum::<usize>();
         }
         assert!(
@@ -171,9 +204,9 @@ mod tests {
     #[test]
     fn the_cache_can_be_halved_and_closed_to_new_pieces() {
         let cache = SegmentCache::default();
-        cache.keep("first", vec![1]);
+        cache.keep(GROUP, "first", vec![1]);
         for number in 0..200_000 {
-            cache.keep(&format!("piece {number}"), vec![number; 20]);
+            cache.keep(GROUP, &format!("piece {number}"), vec![number; 20]);
         }
         cache.shrink();
         assert!(
@@ -187,10 +220,10 @@ mod tests {
             "the newest piece stays"
         );
         cache.take_new(false);
-        cache.keep("new", vec![7]);
+        cache.keep(GROUP, "new", vec![7]);
         assert_eq!(known(&cache, "new"), None);
         cache.take_new(true);
-        cache.keep("new", vec![7]);
+        cache.keep(GROUP, "new", vec![7]);
         assert!(known(&cache, "new").is_some());
     }
 
@@ -198,7 +231,7 @@ mod tests {
     fn a_piece_that_would_fill_much_of_the_cache_is_not_kept() {
         let cache = SegmentCache::default();
         let large = "x".repeat(BUDGET_BYTES / SHARDS / 2);
-        cache.keep(&large, vec![1]);
+        cache.keep(GROUP, &large, vec![1]);
         assert_eq!(known(&cache, &large), None);
     }
 }

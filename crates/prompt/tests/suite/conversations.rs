@@ -5,7 +5,9 @@ mod generator;
 use std::{path::PathBuf, sync::Arc};
 
 use kv_blocks::{BlockSize, HashScheme, PromptBlocks};
-use prompt::{Artefacts, ChatRequest, ConversationMemory, ConversationTurn, PromptModel};
+use prompt::{
+    Artefacts, ChatRequest, ConversationMemory, ConversationTurn, PromptModel, SaltGroup,
+};
 use serde_json::{Value, json};
 
 use self::generator::Conversation;
@@ -115,7 +117,7 @@ fn continued(
     chat: &ChatRequest<'_>,
     now: i64,
 ) -> Result<prompt::TokenizedTurn, String> {
-    ConversationTurn::find(model, memory, *chat)
+    ConversationTurn::find(model, memory, SaltGroup::UNSALTED, *chat)
         .render(now)
         .and_then(|turn| turn.tokenize(SCHEME))
         .map_err(|error| error.to_string())

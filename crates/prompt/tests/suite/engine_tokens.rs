@@ -1,6 +1,6 @@
 //! Token ids equal those of a real vLLM 0.32.0, for every recorded line.
 
-use prompt::ChatRequest;
+use prompt::{ChatRequest, SaltGroup};
 use serde_json::Value;
 
 use crate::recorded::{self, ids, tiny_qwen};
@@ -103,11 +103,17 @@ fn only_the_new_turn_of_a_conversation_is_tokenised() {
     let model = tiny_qwen();
     let first = "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>";
     let second = format!("{first}\n<|im_start|>user\nthree<|im_end|>");
-    assert_eq!(model.new_bytes(&second, false), second.len());
-    model.text_tokens(first, false).expect("any text has ids");
-    assert_eq!(model.new_bytes(&second, false), second.len() - first.len());
     assert_eq!(
-        model.new_bytes(&second, true),
+        model.new_bytes(SaltGroup::UNSALTED, &second, false),
+        second.len()
+    );
+    model.text_tokens(first, false).expect("any text has ids");
+    assert_eq!(
+        model.new_bytes(SaltGroup::UNSALTED, &second, false),
+        second.len() - first.len()
+    );
+    assert_eq!(
+        model.new_bytes(SaltGroup::UNSALTED, &second, true),
         second.len(),
         "special tokens are added to a whole text"
     );

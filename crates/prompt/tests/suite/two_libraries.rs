@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::OnceLock};
 
-use prompt::{Artefacts, PromptModel, sample_text};
+use prompt::{Artefacts, PromptModel, SaltGroup, sample_text};
 use proptest::prelude::*;
 
 const TINY_QWEN: &str = "../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json";
@@ -145,7 +145,7 @@ fn a_turn_of_a_conversation_tokenises_only_its_new_text() {
     let tokenize = |conversation: &str| {
         let text = format!("{conversation}{lead_in}");
         let (tokens, new_tokens) = model
-            .text_tokens_counted(&text, false)
+            .text_tokens_counted(SaltGroup::UNSALTED, &text, false)
             .expect("any text has ids");
         assert_eq!(tokens, ids(&reference, &text, false));
         (tokens.len(), new_tokens as usize)
@@ -166,7 +166,7 @@ fn a_turn_of_a_conversation_tokenises_only_its_new_text() {
         ids(&reference, &added, false).len() + lead_in_tokens
     );
     let plain = model
-        .text_tokens_counted(&conversation, true)
+        .text_tokens_counted(SaltGroup::UNSALTED, &conversation, true)
         .expect("any text has ids");
     assert_eq!(
         plain.0.len(),
@@ -184,7 +184,7 @@ fn turns_are_cached_with_either_library() {
     assert_eq!(model.tokenizer_engine(), "tokenizers");
     let tokenize = |text| {
         model
-            .text_tokens_counted(text, false)
+            .text_tokens_counted(SaltGroup::UNSALTED, text, false)
             .expect("any text has ids")
     };
     assert_eq!(tokenize("hello<end>hello"), (vec![1, 2, 1], 3));
@@ -237,7 +237,7 @@ proptest! {
             for text in [&text, &text, &format!("{text}{more}")] {
                 for special in [false, true] {
                     let (tokens, new_tokens) =
-                        model.text_tokens_counted(text, special).map_err(|error| TestCaseError::fail(error.to_string()))?;
+                        model.text_tokens_counted(SaltGroup::UNSALTED, text, special).map_err(|error| TestCaseError::fail(error.to_string()))?;
                     prop_assert!(new_tokens as usize <= tokens.len());
                     prop_assert_eq!(tokens, ids(reference, text, special), "{:?}", text);
                 }

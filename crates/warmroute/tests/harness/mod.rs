@@ -4,7 +4,9 @@
 //! Everything binds to loopback on free ports and ends with its owner.
 #![allow(unreachable_pub, reason = "a module of test programs")]
 
+mod capture;
 mod chat;
+mod connect_hook;
 mod fleet_state;
 mod lmcache_controller;
 mod open_metrics;
@@ -17,6 +19,7 @@ mod shape;
 mod stopwatch;
 
 pub use chat::{chat, events_of, long_chat, streamed, text_of};
+pub use connect_hook::ConnectHook;
 pub use fleet_state::{RouterQueries, SimControls};
 pub use lmcache_controller::{ControllerBehavior, LmcacheController};
 pub use open_metrics::Page;

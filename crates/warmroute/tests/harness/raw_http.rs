@@ -8,6 +8,8 @@ use std::{
 
 use serde_json::Value;
 
+use super::capture;
+
 /// One connection. Dropping it closes it.
 pub struct RawClient {
     stream: BufReader<TcpStream>,
@@ -114,6 +116,7 @@ impl RawClient {
             body.len()
         );
         for (name, value) in headers {
+            capture::header(name, value);
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         head.push_str("\r\n");
@@ -140,6 +143,12 @@ impl RawClient {
             .expect("the connection is open");
     }
 
+    /// Reads the next reply's head; `None`: the other side closed before it.
+    pub fn head_or_end(&mut self) -> Option<RawReply> {
+        let has_more = self.stream.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
+        has_more.then(|| self.head())
+    }
+
     /// Reads the status line and the header fields.
     pub fn head(&mut self) -> RawReply {
         let line = String::from_utf8(self.line()).expect("a status line is text");
@@ -158,6 +167,7 @@ impl RawClient {
             let name = String::from_utf8(line[..colon].to_vec())
                 .expect("a name is text")
                 .to_ascii_lowercase();
+            capture::output(&line);
             headers.push((name, line[colon + 1..].trim_ascii().to_vec()));
         }
         RawReply {
@@ -214,6 +224,7 @@ impl RawClient {
         } else {
             reply.clean = true;
         }
+        capture::output(&reply.body);
         reply
     }
 

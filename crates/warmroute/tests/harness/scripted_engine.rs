@@ -233,9 +233,14 @@ impl ScriptedEngine {
         side.insert(target.to_owned(), reply);
     }
 
-    /// The request lines that were seen and not taken.
+    /// The requests that were seen and not taken.
+    pub fn seen(&self) -> impl Iterator<Item = SeenRequest> {
+        self.seen.try_iter()
+    }
+
+    /// Their request lines.
     pub fn seen_lines(&self) -> Vec<String> {
-        self.seen.try_iter().map(|request| request.line()).collect()
+        self.seen().map(|request| request.line()).collect()
     }
 
     /// Sends this reply from now on.

@@ -86,6 +86,7 @@ mod supervision;
 mod supply_chain;
 mod systemd_unit;
 mod tenant_isolation;
+mod tenant_probes;
 mod tenant_queue;
 mod tenant_tokens;
 mod tenants;

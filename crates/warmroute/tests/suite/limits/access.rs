@@ -68,7 +68,7 @@ pub(super) fn bearer(key: &str) -> String {
 }
 
 /// Every call of the operators' listener, as the router describes it.
-fn operations(closed: &ClosedRouter) -> Vec<(String, String)> {
+pub(super) fn operations(closed: &ClosedRouter) -> Vec<(String, String)> {
     let token = bearer(TOKEN);
     let headers = [("authorization", &*token)];
     let document = call(&closed.admin(), "GET", "/openapi.json", &headers).json();
@@ -94,7 +94,7 @@ fn operations(closed: &ClosedRouter) -> Vec<(String, String)> {
 }
 
 /// Every route of the data listener with its scope.
-fn routes() -> impl Iterator<Item = (&'static str, String, Option<tenants::Scope>)> {
+pub(super) fn routes() -> impl Iterator<Item = (&'static str, String, Option<tenants::Scope>)> {
     ROUTES.iter().map(|route| {
         let below = if route.path.ends_with('/') { "x" } else { "" };
         let path = format!("{}{below}", route.path);
