@@ -301,8 +301,8 @@ fn response_cache() -> Vec<Operation> {
         .body::<InvalidateRequest>()
         .reply::<CacheCleared>(200)
         .errors(&[400, 401, 500]),
-        Operation::new(
-            Admin,
+        Operation::of_admin(
+            Role::Operate,
             ("DELETE", "/admin/response-cache/entries"),
             "removeCachedReplies",
             "Remove the cached replies of a tenant, of a model, or of both, in every tier",
