@@ -17,7 +17,7 @@ use crate::{
     examples::{self, Examples},
     limits,
     live::SourceTexts,
-    logging, output, secret_file, settings,
+    logging, output, settings,
     signals::{StopSignal, StopSignals},
     wire_up::{self, ListenAddresses, RunningRouter, StartOptions},
 };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dialect::{Anchor, RepeatabilityView};
 use net::Clock;
 use prometheus_client::registry::Registry;
-use response_cache::{CacheEntry, CacheKey, CacheLookup, ResponseCache};
+use response_cache::{CacheEntry, CacheKey, CacheLookup, CacheScope, ResponseCache};
 use tokio::runtime::Runtime;
 
 use crate::{figures::BoundedFigure, settings, stopwatch::us_per_call};

@@ -5,7 +5,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 use net::Clock;
 use prometheus_client::registry::Registry;
 use redis_store::RedisPool;
-use response_cache::{CacheKey, CacheLookup, ResponseCache};
+use response_cache::{CacheKey, CacheLookup, CacheScope, ResponseCache};
 use test_programs::Requirement;
 use tokio::runtime::Runtime;
 
