@@ -9,12 +9,15 @@
 
 use std::{hint::black_box, time::Instant};
 
-use tenants::{KeyTable, KeyVerdict, TenantSecrets, Tenants, TenantsSection};
+use settings::Secret;
+use tenants::{KeyTable, KeyVerdict, TenantEntry, TenantSecrets, Tenants, TenantsSection};
 
 /// Trials of each kind.
 const TRIALS: usize = 100_000;
-/// The right key.
-const RIGHT: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+/// Right keys, so that no place of the table is special.
+const KEYS: usize = 1000;
+/// Bytes of a key.
+const LENGTH: usize = 32;
 /// Value of t beyond which the two kinds count as different.
 const LIMIT: f64 = 4.5;
 
@@ -59,12 +62,12 @@ fn welch_t(one: &Times, other: &Times) -> f64 {
     (one_mean - other_mean) / spread.sqrt()
 }
 
-/// Times one lookup of the right key with another byte at `place`.
+/// Times one lookup of a right key with another byte at `place`.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a lookup")]
-fn trial(table: &KeyTable, place: usize, random: u64) -> f64 {
-    let mut key = *RIGHT;
-    // 1 to 255, so that the byte differs.
-    key[place] ^= (random % 255 + 1).to_le_bytes()[0];
+fn trial(table: &KeyTable, right: &[u8; LENGTH], place: usize, random: u64) -> f64 {
+    let mut key = *right;
+    // 1 to 127, so that the byte differs and stays ASCII.
+    key[place] ^= (random % 127 + 1).to_le_bytes()[0];
     let key = black_box(key);
     let started = Instant::now();
     let verdict = black_box(table.verdict(Some(&key), 0));
@@ -73,20 +76,38 @@ fn trial(table: &KeyTable, place: usize, random: u64) -> f64 {
     took.as_nanos() as f64
 }
 
+fn draw_key(sequence: &mut Sequence) -> [u8; LENGTH] {
+    [(); LENGTH].map(|()| b'a' + (sequence.next() % 26).to_le_bytes()[0])
+}
+
+fn entry(at: usize, key: &[u8; LENGTH]) -> TenantEntry {
+    TenantEntry {
+        key: Some(Secret::new(String::from_utf8_lossy(key))),
+        ..TenantEntry::named(format!("tenant-{at}"))
+    }
+}
+
 fn main() {
-    let right = std::str::from_utf8(RIGHT).unwrap_or_default();
-    let secrets = TenantSecrets::of_key(right);
-    let table = Tenants::new(&TenantsSection::default(), secrets).table();
     let mut sequence = Sequence(1);
+    let right: Vec<_> = (0..KEYS).map(|_| draw_key(&mut sequence)).collect();
+    let entries = right.iter().enumerate();
+    let section = TenantsSection {
+        api_keys: entries.map(|(at, key)| entry(at, key)).collect(),
+        ..TenantsSection::default()
+    };
+    let table = Tenants::new(&section, TenantSecrets::default()).table();
     let (mut none_right, mut most_right) = (Times::default(), Times::default());
     while none_right.0.len() < TRIALS || most_right.0.len() < TRIALS {
         let random = sequence.next();
         let (place, times) = match random >> 63 {
             0 => (0, &mut none_right),
-            _ => (RIGHT.len() - 1, &mut most_right),
+            _ => (LENGTH - 1, &mut most_right),
         };
+        let key = &right[usize::try_from(random >> 32 & 0xffff).unwrap_or(0) % KEYS];
         if times.0.len() < TRIALS {
-            times.0.push(trial(&table, place, random & (u64::MAX >> 1)));
+            times
+                .0
+                .push(trial(&table, key, place, random & 0xffff_ffff));
         }
     }
     let mut all = [none_right.0.as_slice(), &most_right.0].concat();

@@ -231,14 +231,18 @@ async fn a_connection_that_was_reset_before_it_is_accepted_counts_as_no_one() {
     gone.write_all(b"POST / HTTP/1.1\r\n\r\n").unwrap();
     sockopt::set_socket_linger(&gone, Some(Duration::ZERO)).unwrap();
     drop(gone);
-    let _client = std::net::TcpStream::connect(&address).unwrap();
+    let client = std::net::TcpStream::connect(&address).unwrap();
     let (stream, slot) = acceptor.next().await;
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
     assert_eq!(
         (slot.address(), slot.peer()),
         (Some(here), PeerAddress::of(here))
     );
-    assert!(stream.peer_addr().is_some(), "it is the second one");
+    assert_eq!(
+        stream.peer_addr(),
+        client.local_addr().ok(),
+        "the second one"
+    );
 }
 
 #[tokio::test]
