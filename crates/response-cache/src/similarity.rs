@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use kv_blocks::Moment;
 use parking_lot::Mutex;
 
-use crate::{CacheEntry, CacheKey, UnitVector};
+use crate::{CacheEntry, CacheKey, CacheSelection, UnitVector};
 
 /// Maximum bytes of all replies and vectors.
 const MOST_BYTES: usize = 64 << 20;

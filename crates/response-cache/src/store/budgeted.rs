@@ -28,8 +28,8 @@ use super::{
     health::{BreakerConfig, LookupAdmission, StoreHealth},
 };
 use crate::{
-    CacheGeneration, CacheKey, StoreFault, counters::CacheCounters, engine::CurrentSettings,
-    entry::FoundEntry, tasks::Tasks,
+    CacheGeneration, CacheKey, CacheSelection, StoreFault, counters::CacheCounters,
+    engine::CurrentSettings, entry::FoundEntry, tasks::Tasks,
 };
 
 /// Maximum wait for a permit while all connections are in use: bursts happen now and then.

@@ -9,7 +9,7 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    harness::{Program, RawClient, RouterQueries as _, chat, eventually},
+    harness::{Program, RawClient, chat, eventually},
     redis_server::RedisServer,
 };
 
