@@ -308,8 +308,8 @@ mod tests {
         memory.insert(owner(MODEL), conversation(owner(MODEL), &used), None);
         for number in 1..200 {
             let large = pieces(number, 4, 1 << 19);
-            let owner = owner(number as u64 % 3);
-            memory.insert(owner, conversation(owner, &large), None);
+            let other = owner(number as u64 % 3);
+            memory.insert(other, conversation(other, &large), None);
             assert!(
                 find(&memory, owner(MODEL), &used).is_some(),
                 "forgotten at {number}"

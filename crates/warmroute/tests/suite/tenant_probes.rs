@@ -29,7 +29,11 @@ fn numbered_chat(number: u64) -> Value {
             .wrapping_add(1_442_695_040_888_963_407);
         VOCABULARY[(state >> 60) as usize]
     };
-    let text: Vec<&str> = (0..WORDS).map(|_| word()).collect();
+    // The first word has no space before it.
+    let text: Vec<&str> = [VOCABULARY[0]]
+        .into_iter()
+        .chain((0..WORDS).map(|_| word()))
+        .collect();
     let messages = [chat_message("user", &text.join(" "))];
     json!({"model": "sim", "messages": messages, "max_tokens": 1, "ignore_eos": true})
 }
@@ -52,7 +56,12 @@ fn remove_own(value: &mut Value) {
                 "decision_id",
                 "created",
                 "timing",
+                "at",
+                "session",
                 "content",
+                // It follows the workers' measured speed, which changes by the moment.
+                "cost",
+                "terms",
             ]
             .contains(&name)
     };

@@ -99,12 +99,8 @@ fn targets(path: &str) -> Vec<String> {
         path.replace('/', "%252f"),
         path.replacen('1', "%31", 1),
         path.replacen('e', "\u{435}", 1),
-        format!("/health?{path}"),
-        format!("/health#{path}"),
         "*".to_owned(),
     ]);
-    // With a query or a fragment these are a public route.
-    targets.retain(|target| !target.starts_with("/health?") && !target.starts_with("/health#"));
     targets
 }
 

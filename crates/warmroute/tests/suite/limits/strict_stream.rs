@@ -215,59 +215,44 @@ fn a_stream_is_read_up_to_the_first_thing_that_is_no_request() {
     let post = "POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\nab";
     let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;x\r\na\r\n1\r\nb\r\n0\r\nt: u\r\n\r\n";
     let last = "GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
+    let invalid = |request: &str, from: &str, to: &str| {
+        (
+            format!("{get}{}", request.replace(from, to)),
+            vec![""],
+            StreamEnd::Invalid,
+        )
+    };
     for (stream, bodies, end) in [
-        (String::new(), &[][..], StreamEnd::Clean),
+        (String::new(), vec![], StreamEnd::Clean),
         (
             format!("{get}{post}\r\n{chunked}"),
-            &["", "ab", "ab"],
+            vec!["", "ab", "ab"],
             StreamEnd::Clean,
         ),
-        (format!("{last}anything"), &[""], StreamEnd::Clean),
+        (format!("{last}anything"), vec![""], StreamEnd::Clean),
         (
             format!("{get}{}", &post[..post.len() - 1]),
-            &[""],
+            vec![""],
             StreamEnd::Incomplete,
         ),
         (
             format!("{get}POST / HTTP/1.1\r"),
-            &[""],
+            vec![""],
             StreamEnd::Incomplete,
         ),
-        (
-            format!("{get}{}", post.replace("length: ", "length: +")),
-            &[""],
-            StreamEnd::Invalid,
-        ),
-        (
-            format!("{get}{}", post.replace("\r\n\r\n", "\n\r\n")),
-            &[""],
-            StreamEnd::Invalid,
-        ),
-        (
-            format!(
-                "{get}{}",
-                post.replace("content", "transfer-encoding: chunked\r\ncontent")
-            ),
-            &[""],
-            StreamEnd::Invalid,
-        ),
-        (
-            format!("{get}{}", chunked.replace("a\r\n", "aa")),
-            &[""],
-            StreamEnd::Invalid,
-        ),
+        invalid(post, "length: ", "length: +"),
+        invalid(post, "\r\n\r\n", "\n\r\n"),
+        invalid(post, "content", "transfer-encoding: chunked\r\ncontent"),
+        invalid(chunked, "a\r\n", "aa"),
     ] {
         let (requests, found) = read(stream.as_bytes());
-        let texts: Vec<_> = requests
+        let texts = requests
             .iter()
-            .map(|request| String::from_utf8_lossy(&request.body))
-            .collect();
+            .map(|request| String::from_utf8_lossy(&request.body));
+        let texts: Vec<String> = texts.map(std::borrow::Cow::into_owned).collect();
         assert_eq!(
-            (&texts[..], found),
-            (
-                &bodies.iter().map(|it| (*it).into()).collect::<Vec<_>>()[..],
-                end
-            ),
+            (texts, found),
+            (bodies.into_iter().map(str::to_owned).collect(), end),
             "{stream:?}"
         );
     }
