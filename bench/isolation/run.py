@@ -128,16 +128,18 @@ class Run:
         self.owner, self.other = Client(fleet.data, "sk-a"), Client(fleet.data, "sk-b")
         self.draw, self.pairs = random.Random(1), pairs
         self.results = {(path, kind): Probes() for path in (ROUTE, CHAT) for kind in ("used", "unused")}
-        self.controls, self.hits, self.differing = 0, 0, []
+        self.controls, self.hits, self.chat_hits, self.differing = 0, 0, 0, []
 
     def round(self, count):
         used = [chat(self.draw) for _ in range(count)]
         for body in used:
             self.owner.send(CHAT, body)
         for body in used[::CONTROL_STEP]:
-            reply, _, _ = self.owner.send(CHAT, body)
+            # A worker that is slow at the moment may not get the chat, although it has the prompt: both are counted.
+            shown, sent = (self.owner.send(path, body)[0] for path in (ROUTE, CHAT))
             self.controls += 1
-            self.hits += cached_tokens(CHAT, reply) > 0
+            self.hits += cached_tokens(ROUTE, shown) > 0
+            self.chat_hits += cached_tokens(CHAT, sent) > 0
         for at, body in enumerate(used):
             path = (ROUTE, CHAT)[at % 2]
             pair = [("used", body), ("unused", chat(self.draw))]
@@ -165,7 +167,8 @@ def report(run):
     """Prints the tables; returns what does not hold."""
     wrong = []
     share = run.hits / run.controls
-    print(f"Positive control: {run.hits} of {run.controls} of A's own repeats found cached ({share:.2%}).\n")
+    print(f"Positive control: A's own repeats are found cached by {run.hits} of {run.controls} dry runs ({share:.2%}) and "
+          f"in {run.chat_hits} chats.\n")
     if share < LEAST_HITS:
         wrong.append("the positive control fails")
     print("| path | probes | cached tokens, used | unused | different replies, used | unused | in common | "
@@ -210,7 +213,7 @@ def main():
     config = {"tenants": {"isolation": args.isolation,
                           "api_keys": [{"name": name, "key": f"sk-{name}"} for name in "ab"]}}
     # Its own time is short beside the router's, and a block stays long enough for the probes of a round.
-    flags = ["--model", "sim", "--speed", "50", "--kv-blocks", "200000"]
+    flags = ["--model", "sim", "--speed", "1000", "--kv-blocks", "200000"]
     warmroute = os.path.abspath(args.warmroute)
     with tempfile.TemporaryDirectory() as folder:
         with Fleet(warmroute, f"{folder}/isolation", args.base_port, [flags] * args.engines, config) as fleet:
