@@ -34,8 +34,9 @@ ROUND, CONTROL_STEP = 250, 5
 ROUTE, CHAT = "/v1/route", "/v1/chat/completions"
 # Least p of the test, and least share of A's own repeats that must be found cached.
 LEAST_P, LEAST_HITS = 0.01, 0.99
-# Members of replies and headers that name the request or a time.
-OWN_MEMBERS = {"request_id", "decision_id", "id", "created", "received_at", "timing", "trace_id"}
+# Members of replies and headers that name the request, its prompt or a time; a cost follows the workers' measured speed,
+# which changes by the moment, so costs are compared as distributions.
+OWN_MEMBERS = {"request_id", "decision_id", "id", "created", "at", "timing", "session", "content", "cost", "terms"}
 OWN_HEADERS = {"date", "x-request-id", "x-warmroute-decision", "content-length", "server-timing"}
 
 
@@ -59,16 +60,17 @@ class Client:
 
 
 def chat(draw):
-    text = " ".join(draw.choices(VOCABULARY, k=WORDS))
+    # The first word has no space before it.
+    text = " ".join(VOCABULARY[:1] + draw.choices(VOCABULARY, k=WORDS))
     return json.dumps({"model": "sim", "messages": [{"role": "user", "content": text}], "max_tokens": 1,
                        "ignore_eos": True}).encode()
 
 
 def without_own(value):
-    """Returns a reply without what names the request, a time, or the generated text, which follows the prompt."""
+    """Returns a reply without what names the request, its prompt or a time, and without the generated text."""
     if isinstance(value, dict):
         return {key: without_own(member) for key, member in value.items()
-                if key not in OWN_MEMBERS and key != "content" and not key.endswith(("_ms", "_us", "_at"))}
+                if key not in OWN_MEMBERS and not key.endswith(("_ms", "_us", "_at"))}
     if isinstance(value, list):
         return [without_own(item) for item in value]
     return value
@@ -112,11 +114,12 @@ class Probes:
     """What the probes of one kind and path showed."""
 
     def __init__(self):
-        self.times, self.cached, self.seen = [], 0, collections.Counter()
+        self.times, self.costs, self.cached, self.seen = [], [], 0, collections.Counter()
 
     def add(self, path, reply, headers, took):
         self.times.append(took)
         self.cached += cached_tokens(path, reply)
+        self.costs += [candidate["cost"] for candidate in reply.get("candidates", []) if candidate["rank"] == 1]
         self.seen[visible(path, reply, headers)] += 1
 
 
@@ -125,16 +128,18 @@ class Run:
         self.owner, self.other = Client(fleet.data, "sk-a"), Client(fleet.data, "sk-b")
         self.draw, self.pairs = random.Random(1), pairs
         self.results = {(path, kind): Probes() for path in (ROUTE, CHAT) for kind in ("used", "unused")}
-        self.controls, self.hits, self.differing = 0, 0, []
+        self.controls, self.hits, self.chat_hits, self.differing = 0, 0, 0, []
 
     def round(self, count):
         used = [chat(self.draw) for _ in range(count)]
         for body in used:
             self.owner.send(CHAT, body)
         for body in used[::CONTROL_STEP]:
-            reply, _, _ = self.owner.send(CHAT, body)
+            # A worker that is slow at the moment may not get the chat, although it has the prompt: both are counted.
+            shown, sent = (self.owner.send(path, body)[0] for path in (ROUTE, CHAT))
             self.controls += 1
-            self.hits += cached_tokens(CHAT, reply) > 0
+            self.hits += cached_tokens(ROUTE, shown) > 0
+            self.chat_hits += cached_tokens(CHAT, sent) > 0
         for at, body in enumerate(used):
             path = (ROUTE, CHAT)[at % 2]
             pair = [("used", body), ("unused", chat(self.draw))]
@@ -162,7 +167,8 @@ def report(run):
     """Prints the tables; returns what does not hold."""
     wrong = []
     share = run.hits / run.controls
-    print(f"Positive control: {run.hits} of {run.controls} of A's own repeats found cached ({share:.2%}).\n")
+    print(f"Positive control: A's own repeats are found cached by {run.hits} of {run.controls} dry runs ({share:.2%}) and "
+          f"in {run.chat_hits} chats.\n")
     if share < LEAST_HITS:
         wrong.append("the positive control fails")
     print("| path | probes | cached tokens, used | unused | different replies, used | unused | in common | "
@@ -181,6 +187,11 @@ def report(run):
             wrong.append(f"{path}: replies that only one kind of probe got, as {example(used, unused)}")
         if p <= LEAST_P:
             wrong.append(f"{path}: the times differ, p = {p:.2g}")
+    used, unused = run.results[ROUTE, "used"], run.results[ROUTE, "unused"]
+    distance, p = kolmogorov_smirnov(used.costs, unused.costs)
+    print(f"\nThe winner's cost: KS distance {distance:.4f}, p {p:.3f}.")
+    if p <= LEAST_P:
+        wrong.append(f"the costs differ, p = {p:.2g}")
     print(f"\nPairs of dry runs whose replies differ: {len(run.differing)}.")
     if run.differing:
         wrong.append(f"pairs differ, as {run.differing[0]}")
