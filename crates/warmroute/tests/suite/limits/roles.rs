@@ -79,6 +79,16 @@ impl SharedOperation {
     }
 }
 
+/// A call that needs the role `operate`, and leaves the configuration as it is.
+const CLEAR: &str = "/admin/response-cache/invalidate";
+
+fn send(address: &str, key: &str, method: &str, path: &str, body: &Value) -> RawReply {
+    let mut client = RawClient::connect(address);
+    let body = body.to_string();
+    client.send(method, path, &[("authorization", key)], body.as_bytes());
+    client.reply()
+}
+
 fn rank(role: &str) -> usize {
     let at = ROLES.iter().position(|(name, _)| *name == role);
     at.unwrap_or_else(|| panic!("no role {role}"))
@@ -135,8 +145,15 @@ fn a_refusal_names_the_missing_role_and_the_audit_names_the_caller() {
             .status,
         200
     );
-    let clear = "/admin/kv-index/clear";
-    assert_eq!(shared.call(operator, "POST", clear).status, 200);
+    let operator = bearer(operator);
+    let cleared = send(
+        &admin,
+        &operator,
+        "POST",
+        CLEAR,
+        &json!({"clear_all": true}),
+    );
+    assert_eq!(cleared.status, 200, "{}", cleared.text());
     let lines = eventually("the changes in the log", || {
         let log = shared.router.stderr();
         let lines = log.lines().filter(|line| line.contains("warmroute::audit"));
@@ -146,7 +163,12 @@ fn a_refusal_names_the_missing_role_and_the_audit_names_the_caller() {
     for (line, parts) in lines.iter().zip([
         ["POST /admin/reload", "a-read", "403", "127.0.0.1"],
         ["POST /register", "a-read", "403", "127.0.0.1"],
-        ["POST /admin/kv-index/clear", "of-file", "200", "127.0.0.1"],
+        [
+            "POST /admin/response-cache/invalidate",
+            "of-file",
+            "200",
+            "127.0.0.1",
+        ],
     ]) {
         for part in parts {
             assert!(line.contains(part), "{part}: {line}");
@@ -200,14 +222,12 @@ fn each_change_is_a_line_of_the_audit_file() {
     let router = Program::serve_with(&format!("workers: []\nadmin: {admin}\n"), &[], &[]);
     let token = bearer(OF_FILE);
     let send = |method: &str, path: &str, body: &Value| {
-        let mut client = RawClient::connect(&router.admin());
-        let body = body.to_string();
-        client.send(method, path, &[("authorization", &token)], body.as_bytes());
-        client.reply().status
+        send(&router.admin(), &token, method, path, body).status
     };
+    let all = json!({"clear_all": true});
     let worker = json!({"name": "w", "url": "http://127.0.0.1:1", "api_key": "sk-of-a-worker"});
     assert_eq!(send("POST", "/admin/workers", &worker), 201);
-    assert_eq!(send("POST", "/admin/kv-index/clear", &json!({})), 200);
+    assert_eq!(send("POST", CLEAR, &all), 200);
     assert_eq!(send("GET", "/admin/workers", &Value::Null), 200);
     let text = std::fs::read_to_string(&path).expect("the audit file");
     let lines: Vec<Value> = text
@@ -218,7 +238,7 @@ fn each_change_is_a_line_of_the_audit_file() {
     let [added, cleared] = [&lines[0], &lines[1]];
     for (line, action, status) in [
         (added, "POST /admin/workers", 201),
-        (cleared, "POST /admin/kv-index/clear", 200),
+        (cleared, "POST /admin/response-cache/invalidate", 200),
     ] {
         assert_eq!(
             (&line["action"], &line["status"]),
@@ -239,7 +259,7 @@ fn each_change_is_a_line_of_the_audit_file() {
 
     // A call does not fail for its line.
     std::fs::remove_dir_all(path.parent().expect("a folder")).expect("it can be removed");
-    assert_eq!(send("POST", "/admin/kv-index/clear", &json!({})), 200);
+    assert_eq!(send("POST", CLEAR, &all), 200);
     let page = call(
         &router.admin(),
         "GET",
