@@ -99,6 +99,7 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
     let mut problems = model_file_problems(&settings);
     problems.extend(encryption::problems(&settings));
     problems.extend(settings::no_workers(&settings));
+    problems.extend(settings::passwords_in_flags(&args.workers));
     let admin_tokens = admin_tokens::read(&settings).unwrap_or_else(|more| {
         problems.extend(more);
         Tokens::default()

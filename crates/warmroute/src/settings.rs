@@ -197,6 +197,30 @@ pub(crate) fn refuse(problems: &[Problem]) -> ExitCode {
     })
 }
 
+/// Returns the problems of flags with a password in a URL: all users of the machine can read the
+/// arguments of a process. URLs of workers with one are refused wherever they stand.
+pub(crate) fn passwords_in_flags(args: &WorkerArgs) -> Vec<Problem> {
+    let endpoints = args.kv_events.iter();
+    endpoints
+        .filter(|NameValue(_, endpoint)| has_user_info(endpoint))
+        .map(|NameValue(worker, _)| {
+            Problem::bad_value(
+                &format!("workers[{worker:?}].kv_events.endpoint"),
+                "***",
+                "--kv-events: a URL in the arguments of a process, which all users of this machine can read, carries no user or password: name a file with the token as kv_events.token_file of the worker in a configuration",
+            )
+        })
+        .collect()
+}
+
+fn has_user_info(endpoint: &str) -> bool {
+    endpoint.split_once("://").is_some_and(|(scheme, rest)| {
+        let authority = rest.split(['/', '?', '#']).next();
+        // Of `ipc` the rest is a path.
+        scheme != "ipc" && authority.is_some_and(|authority| authority.contains('@'))
+    })
+}
+
 /// Returns the overrides from the flags of `serve`.
 pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
     let mut set = SetFlags::default();
