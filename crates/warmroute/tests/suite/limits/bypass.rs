@@ -195,7 +195,7 @@ fn fields(key: &str) -> Vec<String> {
             key.as_bytes()[key.len() - 1]
         ),
         format!("authorization: Bearer wrong\r\nauthorization: Bearer {key}"),
-        format!("authorization: Bearer {key}\r\nx-api-key: wrong"),
+        format!("authorization: Bearer {most}\r\nx-api-key: wrong"),
         format!("authorization : Bearer {key}"),
         format!(" authorization: Bearer {key}"),
         format!("authorization:\r\n Bearer {key}"),
