@@ -61,7 +61,7 @@ mod tests {
     #[contract("S81")]
     fn the_memory_of_a_dropped_secret_no_longer_holds_its_text() {
         // Long enough for the allocator's own notes in freed memory to cover only a part.
-        let text: String = (0..512).map(|n| char::from(b'a' + n as u8 % 26)).collect();
+        let text: String = (b'a'..=b'z').cycle().take(512).map(char::from).collect();
         let tail = &text.as_bytes()[256..];
         let secret = Secret::new(text.clone());
         let copy = secret.clone();
