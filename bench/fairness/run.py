@@ -122,7 +122,8 @@ def run(args, folder, name, weights, fill):
     """Starts fresh programs, whose tenants have these weights; returns the load that `fill` put on them."""
     config = {"tenants": {"api_keys": [{"name": tenant, "key": f"sk-{tenant}", "weight": weight}
                                        for tenant, weight in weights.items()]}}
-    flags = ["--model", "sim", "--max-model-len", "32768", "--kv-blocks", "25000", "--profile", "8b-h200", "--speed", str(args.speed)]
+    flags = ["--model", "sim", "--max-model-len", "32768", "--kv-blocks", "25000", "--profile", "8b-h200",
+             "--speed", str(args.speed)]
     with Fleet(args.warmroute, f"{folder}/{name}", args.base_port, [flags] * args.engines, config) as fleet:
         time.sleep(1)
         load = Load(fleet.data, args.seconds)

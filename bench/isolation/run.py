@@ -6,8 +6,8 @@
 WARMROUTE is the program. It is started as simulated engines with a prefix cache and as a router in front of them, on
 loopback. Tenant A sends prompts, and some of them again: the positive control. Tenant B then sends pairs of probes, a
 prompt that A has sent and one that nobody has sent, in random order, to `/v1/route` and as chats. All prompts have
-the same length. Compared are the cached tokens (predicted and reported), everything else in the replies that does not name
-the request or a time, exactly; and the time until the reply, by a two-sample Kolmogorov-Smirnov test. Exit code 1 if
+the same length. Compared are the cached tokens (predicted and reported), everything else in the replies that does not
+name the request or a time, exactly; and the time until the reply, by a two-sample Kolmogorov-Smirnov test. Exit code 1 if
 something differs. `--isolation shared` is the control of the method: there it must. Standard library only.
 """
 
@@ -119,7 +119,8 @@ class Probes:
     def add(self, path, reply, headers, took):
         self.times.append(took)
         self.cached += cached_tokens(path, reply)
-        self.costs += [candidate["cost"] for candidate in reply.get("candidates", []) if candidate["rank"] == 1]
+        winners = (candidate for candidate in reply.get("candidates", []) if candidate["rank"] == 1)
+        self.costs += [candidate["cost"] for candidate in winners]
         self.seen[visible(path, reply, headers)] += 1
 
 

@@ -4,7 +4,6 @@
 //! Everything binds to loopback on free ports and ends with its owner.
 #![allow(unreachable_pub, reason = "a module of test programs")]
 
-mod capture;
 mod chat;
 mod connect_hook;
 mod fleet_state;

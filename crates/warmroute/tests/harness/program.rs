@@ -14,8 +14,6 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 use test_programs::{ReservedPort, limit};
 
-use super::capture;
-
 /// Longest time until the ready line.
 const START: Duration = Duration::from_secs(120);
 /// Longest time until a program exits by itself; a drain may take its 30 s.
@@ -72,7 +70,6 @@ impl Program {
 
     /// The same with environment variables.
     pub fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
-        capture::program(args, env);
         let mut child = command(args)
             .envs(env.iter().copied())
             .arg("--print-ready")
@@ -155,7 +152,6 @@ impl Program {
     /// The same with environment variables.
     pub fn serve_with_env(workers: &[String], flags: &[&str], env: &[(&str, &str)]) -> Self {
         let mut args = vec!["serve", "--log-format", "json"];
-        args.extend(capture::flags());
         for flag in ["--listen", "--admin-listen"] {
             if !flags.contains(&flag) {
                 args.extend([flag, "127.0.0.1:0"]);
@@ -222,10 +218,7 @@ impl Program {
 
     /// The same with environment variables.
     pub fn finish_with_env(args: &[&str], env: &[(&str, &str)]) -> FinishedProgram {
-        capture::program(args, env);
         let output = limit::output(command(args).envs(env.iter().copied()), END);
-        capture::output(&output.stdout);
-        capture::output(&output.stderr);
         FinishedProgram {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -319,7 +312,6 @@ fn collect(mut stderr: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> 
             if n == 0 {
                 break;
             }
-            capture::output(&chunk[..n]);
             into.lock()
                 .unwrap()
                 .push_str(&String::from_utf8_lossy(&chunk[..n]));

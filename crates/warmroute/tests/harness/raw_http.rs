@@ -8,8 +8,6 @@ use std::{
 
 use serde_json::Value;
 
-use super::capture;
-
 /// One connection. Dropping it closes it.
 pub struct RawClient {
     stream: BufReader<TcpStream>,
@@ -116,7 +114,6 @@ impl RawClient {
             body.len()
         );
         for (name, value) in headers {
-            capture::header(name, value);
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         head.push_str("\r\n");
@@ -167,7 +164,6 @@ impl RawClient {
             let name = String::from_utf8(line[..colon].to_vec())
                 .expect("a name is text")
                 .to_ascii_lowercase();
-            capture::output(&line);
             headers.push((name, line[colon + 1..].trim_ascii().to_vec()));
         }
         RawReply {
@@ -224,7 +220,6 @@ impl RawClient {
         } else {
             reply.clean = true;
         }
-        capture::output(&reply.body);
         reply
     }
 

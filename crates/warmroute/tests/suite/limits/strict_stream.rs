@@ -88,7 +88,7 @@ fn request(rest: &mut &[u8]) -> Part<StrictRequest> {
     let body = match (&head.lengths[..], &head.encodings[..]) {
         ([], []) => Vec::new(),
         ([length], []) => bytes(rest, *length)?.to_vec(),
-        ([], [encoding]) if encoding == b"chunked" => chunks(rest)?,
+        ([], [encoding]) if encoding.eq_ignore_ascii_case(b"chunked") => chunks(rest)?,
         _ => return Err(Stop::Invalid),
     };
     let is_last = head.closes || is_first && !head.keeps;
@@ -148,12 +148,19 @@ fn is_token(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
-/// A line without its CRLF, which holds no other CR, LF or NUL.
+/// A line of a head or a trailer without its CRLF, which holds no other CR, LF or NUL.
 fn line<'s>(rest: &mut &'s [u8]) -> Part<&'s [u8]> {
-    let end = rest
-        .iter()
-        .position(|byte| matches!(byte, b'\r' | b'\n' | b'\0'))
-        .ok_or(Stop::Incomplete)?;
+    let line = any_line(rest)?;
+    if line.contains(&b'\0') {
+        return Err(Stop::Invalid);
+    }
+    Ok(line)
+}
+
+/// A line without its CRLF, which holds no other CR or LF.
+fn any_line<'s>(rest: &mut &'s [u8]) -> Part<&'s [u8]> {
+    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let end = rest.iter().position(is_end).ok_or(Stop::Incomplete)?;
     match (rest[end], rest.get(end + 1)) {
         (b'\r', Some(b'\n')) => {}
         (b'\r', None) => return Err(Stop::Incomplete),
@@ -173,7 +180,8 @@ fn bytes<'s>(rest: &mut &'s [u8], count: usize) -> Part<&'s [u8]> {
 fn chunks(rest: &mut &[u8]) -> Part<Vec<u8>> {
     let mut body = Vec::new();
     loop {
-        let line = line(rest)?;
+        // What an extension holds does not change where the chunk ends.
+        let line = any_line(rest)?;
         let end = line
             .iter()
             .position(|byte| !byte.is_ascii_hexdigit())
