@@ -139,6 +139,7 @@ mod tests {
     use contract_id::contract;
 
     use super::*;
+    use crate::CacheScope;
 
     fn at(seconds: u64) -> Moment {
         Moment::at(Duration::from_secs(seconds))

@@ -164,6 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::CacheScope;
 
     fn key(number: u8) -> CacheKey {
         CacheKey::new(CacheScope::of("default", "m"), [number; 32])

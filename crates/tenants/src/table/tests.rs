@@ -5,7 +5,7 @@ use kv_blocks::Moment;
 use settings::Secret;
 
 use super::*;
-use crate::{Refusal, Scope, TenantPermit};
+use crate::{HeaderExposure, Isolation, Refusal, Scope, TenantPermit};
 
 fn entry(name: &str, key: &str) -> TenantEntry {
     TenantEntry {
