@@ -110,16 +110,7 @@ struct Head {
 
 impl Head {
     fn add(&mut self, field: &[u8]) -> Part<()> {
-        let colon = field
-            .iter()
-            .position(|byte| *byte == b':')
-            .ok_or(Stop::Invalid)?;
-        let (name, value) = (&field[..colon], &field[colon + 1..]);
-        let allowed = |byte: &u8| matches!(byte, b'\t' | b' '..=0x7e | 0x80..);
-        if name.is_empty() || !name.iter().all(is_token) || !value.iter().all(allowed) {
-            return Err(Stop::Invalid);
-        }
-        let value = value.trim_ascii();
+        let (name, value) = parts(field)?;
         match &name.to_ascii_lowercase()[..] {
             b"content-length" => self.lengths.push(length(value)?),
             b"transfer-encoding" => self.encodings.push(value.to_vec()),
@@ -134,6 +125,17 @@ impl Head {
         }
         Ok(())
     }
+}
+
+/// Returns the name and the value of a field.
+fn parts(field: &[u8]) -> Part<(&[u8], &[u8])> {
+    let colon = field.iter().position(|byte| *byte == b':');
+    let (name, value) = field.split_at(colon.ok_or(Stop::Invalid)?);
+    let allowed = |byte: &u8| matches!(byte, b'\t' | b' '..=0x7e | 0x80..);
+    if name.is_empty() || !name.iter().all(is_token) || !value.iter().all(allowed) {
+        return Err(Stop::Invalid);
+    }
+    Ok((name, value[1..].trim_ascii()))
 }
 
 fn length(value: &[u8]) -> Part<usize> {
@@ -207,13 +209,13 @@ fn chunks(rest: &mut &[u8]) -> Part<Vec<u8>> {
             _ => return Err(Stop::Invalid),
         }
     }
-    let mut trailers = Head::default();
+    // Trailers decide nothing, whatever their names.
     loop {
         let field = line(rest)?;
         if field.is_empty() {
             return Ok(body);
         }
-        trailers.add(field)?;
+        parts(field)?;
     }
 }
 
