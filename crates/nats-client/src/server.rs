@@ -1,6 +1,6 @@
 //! The address of a NATS server.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use net::{Address, WorkerUrl, WorkerUrlError};
 
@@ -17,7 +17,8 @@ const PORT: u16 = 4222;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsServer {
-    url: WorkerUrl,
+    /// Shared, since every error of a connection names the server.
+    url: Arc<WorkerUrl>,
     tls: bool,
 }
 
@@ -94,7 +95,7 @@ impl FromStr for NatsServer {
         };
         // Uses the one strict parser of hosts and ports for connection targets.
         Ok(Self {
-            url: format!("http://{address}{port}").parse()?,
+            url: Arc::new(format!("http://{address}{port}").parse()?),
             tls,
         })
     }

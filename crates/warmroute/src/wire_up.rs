@@ -221,9 +221,7 @@ async fn start_on(
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
     let exporter = SpanExporter::new(&settings.tracing, clock, &mut registry)?;
     let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
-    let lmcache = (settings.routing.lmcache.as_ref())
-        .and_then(|section| Controller::start(section, &mut registry))
-        .map(Arc::new);
+    let lmcache = lmcache(&settings, &mut registry);
     let log = (settings.decisions.log).map(|log| DecisionLog::new(log, &mut registry));
     let notes = replicas::notes(&in_force);
     let gateway = CurrentGateway::new(Gateway::new(
@@ -335,6 +333,12 @@ async fn start_on(
         snapshots,
     };
     Ok((running, gateway))
+}
+
+/// Starts the client of LMCache's controller, if there is one.
+fn lmcache(settings: &Settings, registry: &mut Registry) -> Option<Arc<Controller>> {
+    let section = settings.routing.lmcache.as_ref()?;
+    Controller::start(section, registry).map(Arc::new)
 }
 
 /// Returns a registry with the metrics of the process itself, and the task that watches for its

@@ -53,7 +53,8 @@ mod tests {
     /// Calls by another method than GET that change nothing.
     const QUERIES: [&str; 3] = ["POST /query", "POST /query_by_hash", "POST /v1/route"];
     /// Calls that change the running process only.
-    const OPERATE: [&str; 5] = [
+    const OPERATE: [&str; 6] = [
+        "DELETE /admin/response-cache/entries",
         "POST /admin/drain",
         "POST /admin/kv-index/clear",
         "POST /admin/response-cache/invalidate",
