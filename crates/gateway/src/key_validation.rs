@@ -154,7 +154,7 @@ impl KeyValidator {
         }
         let (validator, keys, key) = (Arc::clone(self), Arc::clone(keys), key.to_vec());
         let flight = self.flights.join(digest);
-        tokio::spawn(async move {
+        runtime::spawn(async move {
             let Ok(_turn) = flight.try_lock() else { return };
             let known = keys.find(digest, validator.clock.now());
             if !matches!(known, KnownKey::Accepted { is_ageing, .. } if !is_ageing) {

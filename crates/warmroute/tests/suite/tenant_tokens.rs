@@ -24,7 +24,7 @@ impl LimitedRouter {
     fn start(limits: &str, replies: ScriptedReply) -> Self {
         let engine = ScriptedEngine::start(replies);
         let yaml = format!(
-            "retry: {{max_retries: 0}}\napi_keys:\n- {{name: a, key: sk-a, {limits}}}\n- {{name: b, key: sk-b}}\n"
+            "request: {{max_retries: 0}}\napi_keys:\n- {{name: a, key: sk-a, {limits}}}\n- {{name: b, key: sk-b}}\n"
         );
         let router = Program::serve_with(&yaml, &[engine.url()], &[]).ready(1);
         Self { router, engine }
