@@ -23,6 +23,11 @@ use tokio::sync::Semaphore;
 
 /// Most concurrent questions; a request beyond that is refused.
 const MOST_QUESTIONS: usize = 64;
+/// Most concurrent questions about keys that pass meanwhile, which unknown keys cannot take away.
+const MOST_RENEWALS: usize = 16;
+/// Longest key that is asked about, in bytes: a longer one may be more than the service's limit of a
+/// head.
+const LONGEST_KEY: usize = 1024;
 /// Pauses after a failure, during which no request waits.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -46,10 +51,13 @@ enum KeyAnswer {
 impl KeyAnswer {
     const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::Unavailable];
 
+    /// What a status says. One about the request itself is about this key, so it is no sign that the
+    /// service is away.
     fn of(status: u16) -> Self {
         match status {
             200 => Self::Accepted,
-            401 | 403 => Self::Refused,
+            408 | 425 | 429 => Self::Unavailable,
+            400..500 => Self::Refused,
             _ => Self::Unavailable,
         }
     }
@@ -69,7 +77,8 @@ impl KeyAnswer {
 pub(crate) struct KeyValidator {
     services: Vec<ValidationService>,
     clock: Clock,
-    permits: Semaphore,
+    questions: Semaphore,
+    renewals: Semaphore,
     breaker: Mutex<CircuitBreaker>,
     flights: Singleflight<KeyDigest, tokio::sync::Mutex<()>>,
     answers: Family<ResultLabel, Counter>,
@@ -105,7 +114,8 @@ impl KeyValidator {
             Arc::new(Self {
                 services,
                 clock,
-                permits: Semaphore::new(MOST_QUESTIONS),
+                questions: Semaphore::new(MOST_QUESTIONS),
+                renewals: Semaphore::new(MOST_RENEWALS),
                 breaker: Mutex::new(CircuitBreaker::new(
                     1,
                     Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
@@ -141,7 +151,7 @@ impl KeyValidator {
         if !matches!(keys.find(digest, self.clock.now()), KnownKey::Unknown) {
             return Ok(());
         }
-        match self.ask(keys, key, digest).await {
+        match self.ask(keys, key, &self.questions).await {
             KeyAnswer::Accepted | KeyAnswer::Refused => Ok(()),
             KeyAnswer::Unavailable => Err(unavailable()),
         }
@@ -157,8 +167,8 @@ impl KeyValidator {
         runtime::spawn(async move {
             let Ok(_turn) = flight.try_lock() else { return };
             let known = keys.find(digest, validator.clock.now());
-            if !matches!(known, KnownKey::Accepted { is_ageing, .. } if !is_ageing) {
-                validator.ask(&keys, &key, digest).await;
+            if matches!(known, KnownKey::Accepted { is_ageing, .. } if is_ageing) {
+                validator.ask(&keys, &key, &validator.renewals).await;
             }
         });
     }
@@ -168,22 +178,28 @@ impl KeyValidator {
     }
 
     /// Asks the services in turn and records what they say.
-    async fn ask(&self, keys: &ValidatedKeys, key: &[u8], digest: KeyDigest) -> KeyAnswer {
+    async fn ask(&self, keys: &ValidatedKeys, key: &[u8], permits: &Semaphore) -> KeyAnswer {
         if self.is_paused() {
             return KeyAnswer::Unavailable;
         }
         // Never closed; none left means that the services are far behind.
-        let Ok(_permit) = self.permits.try_acquire() else {
+        let Ok(_permit) = permits.try_acquire() else {
             return KeyAnswer::Unavailable;
         };
+        let (asked, digest) = (self.clock.now(), KeyDigest::of(key));
         let answer = self.answer(key).await;
         self.answers.get_or_create(&answer.label()).inc();
         let now = self.clock.now();
         match answer {
-            KeyAnswer::Accepted => keys.accept(digest, now),
+            // A service may take its time after it has decided.
+            KeyAnswer::Accepted => keys.accept(digest, asked),
             KeyAnswer::Refused => keys.refuse(digest, now),
             KeyAnswer::Unavailable => {
-                self.breaker.lock().record_failure(now);
+                let mut breaker = self.breaker.lock();
+                if !breaker.is_open(now) {
+                    breaker.record_failure(now);
+                }
+                drop(breaker);
                 if self.up.set(0) == 1 {
                     tracing::warn!(
                         "no service can say whether keys are valid: known keys pass on for a while"
@@ -198,6 +214,9 @@ impl KeyValidator {
     }
 
     async fn answer(&self, key: &[u8]) -> KeyAnswer {
+        if key.len() > LONGEST_KEY || !key.is_ascii() {
+            return KeyAnswer::Refused;
+        }
         let mut headers = HeaderMap::new();
         let Ok(mut bearer) = HeaderValue::from_bytes(&[b"Bearer ", key].concat()) else {
             return KeyAnswer::Refused;
@@ -256,11 +275,12 @@ mod tests {
 
     #[test]
     #[contract("V33", "F94")]
-    fn only_200_accepts_a_key_and_only_401_and_403_refuse_it() {
+    fn only_200_accepts_a_key_and_only_a_status_about_the_request_refuses_it() {
         for status in 100..600 {
             let expected = match status {
                 200 => KeyAnswer::Accepted,
-                401 | 403 => KeyAnswer::Refused,
+                408 | 425 | 429 => KeyAnswer::Unavailable,
+                400..=499 => KeyAnswer::Refused,
                 _ => KeyAnswer::Unavailable,
             };
             assert_eq!(KeyAnswer::of(status), expected, "{status}");

@@ -80,7 +80,8 @@ pub(crate) fn set_level(level: LogLevel) {
 }
 
 fn filter(level: LogLevel) -> EnvFilter {
-    EnvFilter::new(level.as_str())
+    // At `trace` the tokenizer's library writes thousands of lines for each prompt, with its text.
+    EnvFilter::new(format!("{},tokenizers=warn", level.as_str()))
 }
 
 fn is_pretty(format: LogFormat, terminal: bool) -> bool {

@@ -177,8 +177,9 @@ impl AuditFile {
     }
 
     async fn append(self: &Arc<Self>, line: &AuditLine<'_>) {
-        let Ok(permit) = Arc::clone(&self.waiting).try_acquire_owned() else {
-            self.count(Err(io::Error::other("the disk is too slow")));
+        let waiting = Arc::clone(&self.waiting).acquire_owned();
+        let Ok(Ok(permit)) = timeout(LONGEST_WAIT, waiting).await else {
+            self.count(Err(io::Error::other("too many lines wait for the disk")));
             return;
         };
         // Texts and numbers only.

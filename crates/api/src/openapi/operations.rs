@@ -228,8 +228,10 @@ fn statistics() -> Vec<Operation> {
         )
         .text("application/octet-stream")
         .errors(&[400, 401, 404]),
-        get(
-            "/admin/replicas/snapshot",
+        // It has cache salts.
+        Operation::of_admin(
+            Role::Admin,
+            ("GET", "/admin/replicas/snapshot"),
             "copyReplicaIndex",
             "A copy of the block index for a new router",
         )
@@ -359,9 +361,15 @@ fn conductor() -> Vec<Operation> {
             "Who holds these block hashes",
         )
         .body::<HashQuery>(),
-        get("/services", "listServices", "Registered publishers")
-            .reply::<ServiceReports>(200)
-            .errors_as::<ConductorError>(&[401]),
+        // It has cache salts.
+        Operation::of_admin(
+            Role::Admin,
+            ("GET", "/services"),
+            "listServices",
+            "Registered publishers",
+        )
+        .reply::<ServiceReports>(200)
+        .errors_as::<ConductorError>(&[401]),
         get(
             "/global_view",
             "getGlobalView",

@@ -185,12 +185,19 @@ impl RequestGuard {
     }
 
     /// Returns the tokens that the request used: those that the worker reported, else what was
-    /// reserved for the prompt and one token for each event that the client got.
+    /// reserved for the prompt, and one token for each event that the client got. Of a reply without
+    /// events nobody knows the length: it used what was reserved.
     fn used_tokens(&self, kind: OutcomeKind, reserved: TokenAmounts) -> TokenAmounts {
         if let Some(usage) = self.reply.usage {
+            // The counts of a reply that did not end are of its beginning.
+            let events = if kind == OutcomeKind::Ok {
+                0
+            } else {
+                self.reply.events
+            };
             return TokenAmounts {
                 prompt: usage.prompt_tokens,
-                output: usage.completion_tokens,
+                output: usage.completion_tokens.max(events),
             };
         }
         let may_have_computed = self.selection.is_some()
@@ -198,13 +205,11 @@ impl RequestGuard {
         if !may_have_computed {
             return TokenAmounts::default();
         }
-        let is_whole = kind == OutcomeKind::Ok && self.reply.events == 0;
         TokenAmounts {
             prompt: reserved.prompt,
-            output: if is_whole {
-                reserved.output
-            } else {
-                self.reply.events
+            output: match self.reply.events {
+                0 => reserved.output,
+                events => events,
             },
         }
     }

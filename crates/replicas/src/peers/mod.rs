@@ -202,7 +202,7 @@ impl PeerTable {
         };
         let mut actions = Vec::new();
         if leaving {
-            peer.lose(&mut actions);
+            peer.leave(&mut actions);
             return Ok(actions);
         }
         let was = peer.state();

@@ -98,6 +98,12 @@ impl Peer {
         self.refused != Some(IgnoredMessage::Settings)
     }
 
+    /// Loses it because it says that it ends.
+    pub(super) fn leave(&mut self, actions: &mut Vec<PeerAction>) {
+        self.silent = false;
+        self.lose(actions);
+    }
+
     /// Loses it because no message of it came.
     pub(super) fn lose_silent(&mut self, actions: &mut Vec<PeerAction>) {
         if !self.lost {

@@ -1,7 +1,7 @@
 //! Mutated request streams: what the router makes of one is what a strict reader makes of it, or it
 //! refuses the rest of the stream.
 //!
-//! `MUTATED_STREAMS` sets their number (docs/reliability.md has the figures of a million).
+//! `MUTATED_STREAMS` sets their number (docs/reliability.md).
 
 use contract_id::contract;
 
