@@ -191,7 +191,10 @@ fn no_key_or_secret_is_in_what_a_router_writes_shows_or_stores() {
     }
     router.signal("TERM");
     let ended = router.wait();
-    assert!(ended.stderr.contains("\"DEBUG\""), "the log has the levels for developers");
+    assert!(
+        ended.stderr.contains("\"DEBUG\""),
+        "the log has the levels for developers"
+    );
     artefacts.add("the log", ended.stderr);
     artefacts.add_files(outputs.path());
     for written in ["file index", "file decisions", "file workers.yaml"] {
