@@ -127,16 +127,17 @@ impl KeyValidator {
         })
     }
 
-    /// Makes sure that `keys` know whether a key passes. An error is the client's reply: no service
-    /// can say.
+    /// Makes sure that `keys` know whether a key passes. `may_ask`: whether the client of an unknown
+    /// key may have it asked about. An error is the client's reply: also where no service can say.
     pub(crate) async fn learn(
         self: &Arc<Self>,
         keys: &Arc<ValidatedKeys>,
         key: &[u8],
+        may_ask: impl FnOnce() -> Result<(), ApiError>,
     ) -> Result<(), ApiError> {
         let digest = KeyDigest::of(key);
         match keys.find(digest, self.clock.now()) {
-            KnownKey::Unknown => {}
+            KnownKey::Unknown => may_ask()?,
             KnownKey::Accepted { is_ageing, .. } => {
                 if is_ageing {
                     self.renew(keys, key, digest);
@@ -151,7 +152,7 @@ impl KeyValidator {
         if !matches!(keys.find(digest, self.clock.now()), KnownKey::Unknown) {
             return Ok(());
         }
-        match self.ask(keys, key, &self.questions).await {
+        match self.ask(keys, (key, digest), &self.questions).await {
             KeyAnswer::Accepted | KeyAnswer::Refused => Ok(()),
             KeyAnswer::Unavailable => Err(unavailable()),
         }
@@ -168,7 +169,8 @@ impl KeyValidator {
             let Ok(_turn) = flight.try_lock() else { return };
             let known = keys.find(digest, validator.clock.now());
             if matches!(known, KnownKey::Accepted { is_ageing, .. } if is_ageing) {
-                validator.ask(&keys, &key, &validator.renewals).await;
+                let asked = (key.as_slice(), digest);
+                validator.ask(&keys, asked, &validator.renewals).await;
             }
         });
     }
@@ -178,7 +180,12 @@ impl KeyValidator {
     }
 
     /// Asks the services in turn and records what they say.
-    async fn ask(&self, keys: &ValidatedKeys, key: &[u8], permits: &Semaphore) -> KeyAnswer {
+    async fn ask(
+        &self,
+        keys: &ValidatedKeys,
+        (key, digest): (&[u8], KeyDigest),
+        permits: &Semaphore,
+    ) -> KeyAnswer {
         if self.is_paused() {
             return KeyAnswer::Unavailable;
         }
@@ -186,7 +193,7 @@ impl KeyValidator {
         let Ok(_permit) = permits.try_acquire() else {
             return KeyAnswer::Unavailable;
         };
-        let (asked, digest) = (self.clock.now(), KeyDigest::of(key));
+        let asked = self.clock.now();
         let answer = self.answer(key).await;
         self.answers.get_or_create(&answer.label()).inc();
         let now = self.clock.now();

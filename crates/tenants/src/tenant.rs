@@ -339,9 +339,6 @@ impl TenantPermit {
     ///
     /// The refusal, which is counted; nothing is reserved then.
     pub fn reserve_tokens(&mut self, amounts: TokenAmounts, now: Moment) -> Result<(), Refusal> {
-        if !self.tenant.limits_tokens() {
-            return Ok(());
-        }
         let limits = self.tenant.own_limits();
         self.tenant.state.reserve_tokens(amounts, &limits, now)?;
         self.reserved = amounts;

@@ -80,8 +80,11 @@ pub(crate) fn set_level(level: LogLevel) {
 }
 
 fn filter(level: LogLevel) -> EnvFilter {
-    // At `trace` the tokenizer's library writes thousands of lines for each prompt, with its text.
-    EnvFilter::new(format!("{},tokenizers=warn", level.as_str()))
+    EnvFilter::new(match level {
+        // The tokenizer's library writes thousands of lines for each prompt there, with its text.
+        LogLevel::Trace => "trace,tokenizers=debug",
+        level => level.as_str(),
+    })
 }
 
 fn is_pretty(format: LogFormat, terminal: bool) -> bool {

@@ -24,14 +24,17 @@ use axum::{extract::Request, http::StatusCode};
 use net::Clock;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
 
 use super::{Caller, Operator};
 use crate::Control;
 
 /// Longest wait of a call for its line.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// Most lines that are being written; a further one is not written.
+/// Most lines that are being written; a further one waits for one of their places.
 const MOST_WAITING: usize = 64;
 /// Longest path in a line, in bytes.
 const LONGEST_PATH: usize = 512;
@@ -177,8 +180,9 @@ impl AuditFile {
     }
 
     async fn append(self: &Arc<Self>, line: &AuditLine<'_>) {
+        let end = Instant::now() + LONGEST_WAIT;
         let waiting = Arc::clone(&self.waiting).acquire_owned();
-        let Ok(Ok(permit)) = timeout(LONGEST_WAIT, waiting).await else {
+        let Ok(Ok(permit)) = timeout_at(end, waiting).await else {
             self.count(Err(io::Error::other("too many lines wait for the disk")));
             return;
         };
@@ -191,7 +195,7 @@ impl AuditFile {
             drop(permit);
         });
         // A slow disk holds no call up; the line is written when it can be.
-        let _ = timeout(LONGEST_WAIT, writing).await;
+        let _ = timeout_at(end, writing).await;
     }
 
     fn count(&self, written: io::Result<()>) {

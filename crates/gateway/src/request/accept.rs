@@ -16,7 +16,7 @@ use net::{
 };
 use prompt::SaltGroup;
 use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, headers};
-use tenants::{DEFAULT_TENANT, KeyDigest, KnownKey, Tenant, TenantPermit, Tenants, ValidatedKeys};
+use tenants::{DEFAULT_TENANT, Tenant, TenantPermit, Tenants};
 
 use super::{
     body_budget::{BodyBudget, BodyLimits, BufferedBody},
@@ -233,8 +233,8 @@ impl Admission {
         if let (Some(validator), Some(keys)) = (&self.key_validator, table.validated())
             && let PresentedKey::Key(key) = PresentedKey::of(&parts.headers)
         {
-            self.may_ask(keys, key, head)?;
-            Box::pin(validator.learn(keys, key)).await?;
+            let may_ask = || self.may_ask(head);
+            Box::pin(validator.learn(keys, key, may_ask)).await?;
             received = self.clock.now();
         }
         let at = ArrivalTime {
@@ -254,19 +254,10 @@ impl Admission {
     }
 
     /// Lets no unknown key of an address that has sent too many wrong ones come to the services.
-    fn may_ask(
-        &self,
-        keys: &ValidatedKeys,
-        key: &[u8],
-        head: &RequestHead,
-    ) -> Result<(), ApiError> {
+    fn may_ask(&self, head: &RequestHead) -> Result<(), ApiError> {
         let Arrival {
             received, sender, ..
         } = head.arrival;
-        let known = keys.find(KeyDigest::of(key), received);
-        if !matches!(known, KnownKey::Unknown) {
-            return Ok(());
-        }
         let client = origin::client_address(&self.server, &head.parts.headers, sender);
         let wait = self.wrong_keys.wait_without_key(client, received);
         wait.map_or(Ok(()), |wait| Err(errors::too_many_wrong_keys(wait)))

@@ -176,11 +176,11 @@ impl RequestGuard {
 
     /// Reserves tokens of its tenant for the request; its end replaces them by those that it used.
     pub(crate) fn reserve_tokens(&mut self, amounts: TokenAmounts) -> Result<(), ApiError> {
-        let now = self.recorder.clock.now();
-        let Some(permit) = &mut self.tenant else {
+        let limited = |permit: &&mut TenantPermit| permit.tenant().limits_tokens();
+        let Some(permit) = self.tenant.as_mut().filter(limited) else {
             return Ok(());
         };
-        let reserved = permit.reserve_tokens(amounts, now);
+        let reserved = permit.reserve_tokens(amounts, self.recorder.clock.now());
         reserved.map_err(|refusal| errors::refused_by_tenant(&refusal))
     }
 

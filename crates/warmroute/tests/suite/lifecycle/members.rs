@@ -504,9 +504,9 @@ fn each_change_by_an_operator_is_in_the_log_without_its_secrets() {
 }
 
 /// A port where nobody may connect.
-struct Untouched(std::net::TcpListener);
+struct ForbiddenPort(std::net::TcpListener);
 
-impl Untouched {
+impl ForbiddenPort {
     fn listen() -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
@@ -530,7 +530,7 @@ impl Untouched {
 fn a_worker_that_is_not_of_the_file_is_reached_only_in_the_allowed_networks() {
     let folder = tempfile::tempdir().expect("a directory");
     let list = folder.path().join("engines.yaml");
-    let elsewhere = Untouched::listen();
+    let elsewhere = ForbiddenPort::listen();
     let by_name = elsewhere.url_by_name();
     std::fs::write(&list, format!("- {{name: found, url: \"{by_name}\"}}\n")).expect("a file");
     let yaml = |network: &str, urls: &[String]| {
