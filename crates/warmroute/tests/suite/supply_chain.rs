@@ -164,3 +164,56 @@ fn advisories_that_could_not_be_checked_are_reported_as_not_run() {
         );
     }
 }
+
+const DAILY: &str = include_str!("../../../../.github/workflows/daily.yml");
+const RELEASE: &str = include_str!("../../../../.github/workflows/release.yml");
+const BUILD: &str = include_str!("../../../../deploy/release/build");
+
+#[test]
+#[contract("S74")]
+fn dependencies_are_checked_daily_and_when_they_change() {
+    for part in [
+        "schedule:\n    - cron: \"17 4 * * *\"\n",
+        "paths: [Cargo.lock, \"**/Cargo.toml\", deny.toml,",
+        "- run: cargo deny --locked check\n",
+        "- run: cargo audit --deny warnings\n",
+    ] {
+        assert!(DAILY.contains(part), "{part}");
+    }
+}
+
+#[test]
+#[contract("S76")]
+fn a_release_is_tested_and_has_its_dependencies_checksums_and_signed_provenance() {
+    for (file, part) in [
+        (RELEASE, "./test --long"),
+        (RELEASE, "needs: check"),
+        (RELEASE, "uses: actions/attest-build-provenance@"),
+        (RELEASE, "subject-path: ${{ runner.temp }}/files/*"),
+        (BUILD, "cargo auditable build --profile dist --locked"),
+        (BUILD, "cargo xtask sbom"),
+        (BUILD, "sha256sum \"$name\" \"$name.cdx.json\""),
+    ] {
+        assert!(file.contains(part), "{part}");
+    }
+}
+
+/// A tag may be moved to other code, a commit may not.
+#[test]
+#[contract("S76")]
+fn workflows_name_the_commits_of_what_they_use() {
+    for workflow in [DAILY, RELEASE] {
+        let mut used = 0;
+        for line in workflow.lines() {
+            let Some((_, action)) = line.split_once("uses: ") else {
+                continue;
+            };
+            let commit = action.split_once('@').map(|(_, commit)| commit);
+            let commit = commit.and_then(|it| it.split(' ').next()).unwrap_or("");
+            let hex = commit.bytes().all(|it| it.is_ascii_hexdigit());
+            assert!(commit.len() == 40 && hex, "{action}");
+            used += 1;
+        }
+        assert!(used > 0 && workflow.contains("\npermissions:"));
+    }
+}
