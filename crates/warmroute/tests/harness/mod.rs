@@ -7,6 +7,7 @@
 mod chat;
 mod connect_hook;
 mod fleet_state;
+mod known_secrets;
 mod lmcache_controller;
 mod open_metrics;
 mod program;

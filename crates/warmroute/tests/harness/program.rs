@@ -14,6 +14,8 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 use test_programs::{ReservedPort, limit};
 
+use super::known_secrets;
+
 /// Longest time until the ready line.
 const START: Duration = Duration::from_secs(120);
 /// Longest time until a program exits by itself; a drain may take its 30 s.
@@ -59,6 +61,10 @@ fn command(args: &[&str]) -> Command {
             command.env_remove(key);
         }
     }
+    if let Ok(level) = std::env::var("WARMROUTE_TEST_LOG") {
+        command.env("WARMROUTE_LOGGING__LEVEL", level);
+    }
+    known_secrets::learn_from_args(args);
     command
 }
 
@@ -168,6 +174,7 @@ impl Program {
     pub fn serve_with(yaml: &str, workers: &[String], flags: &[&str]) -> Self {
         let file = NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), yaml).expect("it can be written");
+        known_secrets::learn_from_yaml(yaml);
         let path = file.path().to_str().expect("its name is text");
         let program = Self::serve(workers, &[&["-c", path], flags].concat());
         program.with_file(file)
@@ -184,6 +191,7 @@ impl Program {
     pub fn serve_unready(yaml: &str) -> UnreadyProgram {
         let file = NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), yaml).expect("it can be written");
+        known_secrets::learn_from_yaml(yaml);
         let path = file.path().to_str().expect("its name is text");
         let free = "127.0.0.1:0";
         let child = command(&[
@@ -209,6 +217,7 @@ impl Program {
             .as_ref()
             .expect("it was started with a configuration");
         std::fs::write(file.path(), yaml).expect("it can be written");
+        known_secrets::learn_from_yaml(yaml);
     }
 
     /// Runs the program to its end.
@@ -219,6 +228,9 @@ impl Program {
     /// The same with environment variables.
     pub fn finish_with_env(args: &[&str], env: &[(&str, &str)]) -> FinishedProgram {
         let output = limit::output(command(args).envs(env.iter().copied()), END);
+        for written in [&output.stdout, &output.stderr] {
+            known_secrets::assert_none_in("the output of a program", written);
+        }
         FinishedProgram {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -301,6 +313,8 @@ impl Drop for Program {
         self.kill();
         if std::thread::panicking() {
             eprintln!("--- stderr of {} ---\n{}", self.ready, self.stderr());
+        } else {
+            known_secrets::assert_none_in("the log of a program", self.stderr().as_bytes());
         }
     }
 }

@@ -8,6 +8,8 @@ use std::{
 
 use serde_json::Value;
 
+use super::known_secrets;
+
 /// One connection. Dropping it closes it.
 pub struct RawClient {
     stream: BufReader<TcpStream>,
@@ -114,6 +116,7 @@ impl RawClient {
             body.len()
         );
         for (name, value) in headers {
+            known_secrets::learn_from_header(name, value);
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         head.push_str("\r\n");
@@ -220,6 +223,7 @@ impl RawClient {
         } else {
             reply.clean = true;
         }
+        known_secrets::assert_none_in("a reply", &reply.body);
         reply
     }
 
