@@ -2,18 +2,17 @@
 //!
 //! Lines are checked one by one, so that a file of 100,000 keys never stands in memory as a tree.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt, panic::resume_unwind, thread};
 
-use serde::de::IgnoredAny;
-use settings::{CheckUrl, LocatedValue, Section, Setting as _, ValueNode, ValueOrigin};
+use settings::{CheckUrl, LocatedValue, Section, Setting as _, ValueOrigin};
 use tenants::{KeyDigest, TenantEntry};
 
 use crate::{
     Problem,
     build::tenants::EntryCheck,
     check::Checker,
+    json_object::json_object,
     problem::{ProblemDraft, report},
-    yaml,
 };
 
 /// Most keys of a file: some 100 MB of table.
@@ -22,6 +21,9 @@ const MOST_KEYS: usize = 100_000;
 const MAX_LINE: usize = 64 * 1024;
 /// Most problems that are gathered.
 const MOST_PROBLEMS: usize = 100;
+/// Most threads that read a file, and least lines of each: below some milliseconds one does it all.
+const MOST_THREADS: usize = 8;
+const LINES_OF_THREAD: usize = 1_000;
 
 /// Reads a file of keys. `name`: the name of the file in problems. `beside`: the entries of
 /// `tenants.api_keys`, which have their keys as digests. Empty lines and lines that begin with `#`
@@ -36,17 +38,20 @@ pub fn keys_file(
     name: &str,
     beside: &[TenantEntry],
 ) -> Result<Vec<TenantEntry>, Vec<Problem>> {
+    let lines = text.lines().enumerate().map(|(at, line)| Line {
+        number: at + 1,
+        text: line.trim(),
+    });
+    let lines = lines.filter(|line| !line.text.is_empty() && !line.text.starts_with('#'));
+    let lines: Vec<Line<'_>> = lines.take(MOST_KEYS + 1).collect();
     let mut reader = KeysReader::new(beside);
-    for (at, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if !line.is_empty() && !line.starts_with('#') {
-            reader.line(at + 1, line);
-        }
-        if reader.problems.len() >= MOST_PROBLEMS || reader.entries.len() > MOST_KEYS {
+    for (line, read) in lines.iter().zip(read_all(&lines)) {
+        reader.line(line.number, read);
+        if reader.problems.len() >= MOST_PROBLEMS {
             break;
         }
     }
-    if reader.entries.len() > MOST_KEYS {
+    if lines.len() > MOST_KEYS {
         let draft = ProblemDraft::new("tenants.keys_file", "too many keys");
         let expected = format!("at most {MOST_KEYS} lines");
         reader.problems.push(draft.expected(expected));
@@ -58,14 +63,100 @@ pub fn keys_file(
     }
 }
 
+/// A line that is to be an entry.
+#[derive(Clone, Copy)]
+struct Line<'a> {
+    /// Its number, from 1.
+    number: usize,
+    /// Its text, without spaces around it.
+    text: &'a str,
+}
+
+/// An entry by itself, with the digest of its key.
+type ReadEntry = Result<(TenantEntry, KeyDigest), Vec<ProblemDraft>>;
+
+/// Reads the lines by themselves, in their order, on several threads. Each thread stops after
+/// [`MOST_PROBLEMS`] problems.
+fn read_all(lines: &[Line<'_>]) -> impl Iterator<Item = ReadEntry> {
+    let threads = thread::available_parallelism().map_or(1, |most| most.get().min(MOST_THREADS));
+    let share = lines.len().div_ceil(threads).max(LINES_OF_THREAD);
+    let read = thread::scope(|scope| {
+        let mut parts = lines.chunks(share);
+        let own = parts.next();
+        let others: Vec<_> = parts
+            .map(|part| scope.spawn(move || read_part(part)))
+            .collect();
+        let mut read = vec![own.map_or_else(Vec::new, read_part)];
+        for other in others {
+            match other.join() {
+                Ok(part) => read.push(part),
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+        read
+    });
+    read.into_iter().flatten()
+}
+
+fn read_part(lines: &[Line<'_>]) -> Vec<ReadEntry> {
+    let mut read = Vec::with_capacity(lines.len());
+    let mut wrong = 0;
+    for line in lines {
+        let entry = read_line(line.text);
+        wrong += usize::from(entry.is_err());
+        read.push(entry);
+        if wrong >= MOST_PROBLEMS {
+            break;
+        }
+    }
+    read
+}
+
+fn read_line(text: &str) -> ReadEntry {
+    const OBJECT: &str = "an entry of tenants.api_keys as one JSON object, such as {\"name\": \"a\", \"key_sha256\": \
+                          \"...\"}";
+    // The origin is replaced by the line, as the columns of one line say little.
+    const ORIGIN: ValueOrigin = ValueOrigin::File { line: 1, column: 1 };
+    if text.len() > MAX_LINE {
+        return Err(problem("a line longer than 64 KiB", OBJECT));
+    }
+    // The text of a line that is not JSON is not shown: it may be a key.
+    match json_object(text, &ORIGIN) {
+        Some(tree) => checked(&tree),
+        None => Err(problem("no JSON object", OBJECT)),
+    }
+}
+
+fn problem(message: &str, expected: &str) -> Vec<ProblemDraft> {
+    vec![ProblemDraft::new("", message).expected(expected)]
+}
+
 /// The entries so far.
 struct KeysReader<'a> {
     beside: &'a [TenantEntry],
     entries: Vec<TenantEntry>,
     /// The place of the first entry with a name; those `beside` come before the file's own.
     names: HashMap<String, usize>,
-    keys: HashMap<KeyDigest, String>,
+    keys: HashMap<KeyDigest, KeyPlace>,
     problems: Vec<ProblemDraft>,
+}
+
+/// Where a key stands.
+#[derive(Clone, Copy)]
+enum KeyPlace {
+    /// In `tenants.api_keys`, from 0.
+    Beside(usize),
+    /// In this line.
+    Line(usize),
+}
+
+impl fmt::Display for KeyPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beside(at) => write!(f, "tenants.api_keys[{at}]"),
+            Self::Line(number) => write!(f, "line {number}"),
+        }
+    }
 }
 
 impl<'a> KeysReader<'a> {
@@ -73,10 +164,8 @@ impl<'a> KeysReader<'a> {
         let numbered = || beside.iter().enumerate();
         let digest =
             |entry: &TenantEntry| KeyDigest::from_hex(entry.key_sha256.as_ref()?.expose()).ok();
-        let keys = numbered().filter_map(|(at, entry)| {
-            let place = format!("tenants.api_keys[{at}]");
-            Some((digest(entry)?, place))
-        });
+        let keys =
+            numbered().filter_map(|(at, entry)| Some((digest(entry)?, KeyPlace::Beside(at))));
         let mut names = HashMap::new();
         for (at, entry) in numbered() {
             names.entry(entry.name.clone()).or_insert(at);
@@ -90,44 +179,33 @@ impl<'a> KeysReader<'a> {
         }
     }
 
-    /// Reads the entry on a line; the number counts from 1.
-    fn line(&mut self, number: usize, text: &str) {
-        let place = format!("line {number}");
-        let entry = self.entry(&place, text);
-        let origin = || ValueOrigin::File {
-            line: number as u64,
-            column: 1,
-        };
-        let at_line = |drafts: Vec<ProblemDraft>| drafts.into_iter().map(move |it| it.at(origin()));
-        match entry.map_err(at_line) {
+    /// Takes the entry of a line, if it agrees with the earlier ones.
+    fn line(&mut self, number: usize, read: ReadEntry) {
+        let agreed = read.and_then(|(entry, digest)| self.agreed(number, entry, digest));
+        match agreed {
             Ok(entry) => {
                 let at = self.beside.len() + self.entries.len();
                 self.names.entry(entry.name.clone()).or_insert(at);
                 self.entries.push(entry);
             }
-            Err(problems) => self.problems.extend(problems),
+            Err(problems) => {
+                let origin = ValueOrigin::File {
+                    line: number as u64,
+                    column: 1,
+                };
+                let at_line = problems.into_iter().map(|it| it.at(origin.clone()));
+                self.problems.extend(at_line);
+            }
         }
     }
 
-    fn entry(&mut self, place: &str, text: &str) -> Result<TenantEntry, Vec<ProblemDraft>> {
-        let problem =
-            |message: &str, expected: &str| vec![ProblemDraft::new("", message).expected(expected)];
-        const OBJECT: &str = "an entry of tenants.api_keys as one JSON object, such as {\"name\": \"a\", \"key_sha256\": \
-                              \"...\"}";
-        // The text of a line that is not JSON is not shown: it may be a key. The YAML parser below would
-        // accept other forms.
-        let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
-        if text.len() > MAX_LINE || !text.starts_with('{') || !is_json {
-            return Err(problem("no JSON object", OBJECT));
-        }
-        let (Some(tree), faults) = yaml::parse(text) else {
-            return Err(problem("no JSON", OBJECT));
-        };
-        if !faults.is_empty() || !matches!(tree.node, ValueNode::Map(_)) {
-            return Err(problem("no JSON", OBJECT));
-        }
-        let (entry, digest) = checked(&tree)?;
-        if let Some(other) = self.keys.insert(digest, place.to_owned()) {
+    fn agreed(
+        &mut self,
+        number: usize,
+        entry: TenantEntry,
+        digest: KeyDigest,
+    ) -> Result<TenantEntry, Vec<ProblemDraft>> {
+        if let Some(other) = self.keys.insert(digest, KeyPlace::Line(number)) {
             return Err(problem(
                 &format!("the key of {other} too"),
                 "a key of its own",
@@ -152,7 +230,7 @@ impl<'a> KeysReader<'a> {
 }
 
 /// Checks an entry by itself; its key is replaced by the digest.
-fn checked(tree: &LocatedValue) -> Result<(TenantEntry, KeyDigest), Vec<ProblemDraft>> {
+fn checked(tree: &LocatedValue) -> ReadEntry {
     const NO_URLS: CheckUrl = |_| Err(String::new());
     let mut checker = Checker {
         env: &[],

@@ -13,6 +13,7 @@ mod build;
 mod check;
 mod expand;
 mod foreign;
+mod json_object;
 mod json_schema;
 mod key_path;
 mod keys_file;

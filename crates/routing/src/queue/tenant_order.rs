@@ -9,9 +9,11 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap},
     ops::Bound,
 };
+
+use foldhash::fast::FixedState;
 
 use super::{
     order::{Milliseconds, RequestRank},
@@ -29,7 +31,7 @@ type Position = (Milliseconds, Ticket);
 /// The requests of a queue in their order, and how far the pass has come.
 #[derive(Debug, Default)]
 pub(super) struct TenantOrder {
-    groups: BTreeMap<GroupId, Group>,
+    groups: HashMap<GroupId, Group, FixedState>,
     /// The groups with requests that the pass has not tried.
     untried: BTreeSet<GroupRank>,
     /// The groups of which the pass has tried requests.
