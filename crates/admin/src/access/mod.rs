@@ -2,7 +2,7 @@
 //! changed.
 
 mod audit;
-pub(crate) mod roles;
+mod roles;
 mod token;
 
 use std::{net::IpAddr, sync::Arc};
@@ -64,7 +64,8 @@ pub(crate) async fn check(
         Err(error) => return refused(&access.throttled(error, caller), &request),
     };
     let route = request.extensions().get::<MatchedPath>();
-    let needed = route.map(|route| roles::needed(request.method(), route.as_str()));
+    let needed =
+        route.map(|route| roles::needed(request.method(), route.as_str(), request.uri()));
     let audited =
         needed.and_then(|role| AuditedCall::of(role, &operator, caller, &request, &access.audit));
     let allowed = needed.map_or(Ok(()), |role| roles::check(&operator, role));
