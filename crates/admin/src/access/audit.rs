@@ -334,7 +334,7 @@ impl AuditFile {
 fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.append(true).create(true).mode(0o600).open(path)?;
-    if ends_in_a_line(path) {
+    if ends_within_a_line(path) {
         return file.write_all(&[b"\n", bytes].concat());
     }
     file.write_all(bytes)
@@ -342,7 +342,7 @@ fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns whether the end of the last line is missing. Of what cannot be read, or is no file, that
 /// is not known.
-fn ends_in_a_line(path: &Path) -> bool {
+fn ends_within_a_line(path: &Path) -> bool {
     let is_file = std::fs::metadata(path).is_ok_and(|it| it.is_file());
     is_file && last_byte(path).is_ok_and(|last| last != b'\n')
 }
