@@ -41,8 +41,12 @@ impl Collector for AccessCollector {
             throttles.map(|(name, it)| ([("listener", *name)], it.throttled())),
         )?;
         let audit = self.audit.as_ref();
-        let (written, failed) = audit.map_or((0, 0), |file| file.counts());
-        let results = [("written", written), ("failed", failed)];
+        let counts = audit.map(|file| file.counts());
+        let results = [
+            ("written", counts.map_or(0, |it| it.written)),
+            ("failed", counts.map_or(0, |it| it.failed)),
+            ("dropped", counts.map_or(0, |it| it.dropped)),
+        ];
         out.counters(
             "warmroute_audit_lines",
             "Lines of the audit file (admin.audit_log), by what became of them",

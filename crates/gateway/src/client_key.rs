@@ -19,6 +19,8 @@ pub(crate) enum PresentedKey<'a> {
     Key(&'a [u8]),
     /// Two different keys or a malformed header.
     Unclear,
+    /// Two `Authorization` fields, of which a service behind this one may read the other.
+    Repeated,
 }
 
 impl<'a> PresentedKey<'a> {
@@ -27,9 +29,13 @@ impl<'a> PresentedKey<'a> {
         let plain = KEY_HEADERS
             .iter()
             .flat_map(|name| headers.get_all(*name).iter().map(HeaderValue::as_bytes));
-        let mut keys = headers
-            .get_all(AUTHORIZATION)
-            .iter()
+        let mut bearers = headers.get_all(AUTHORIZATION).iter();
+        let bearer = bearers.next();
+        if bearers.next().is_some() {
+            return Self::Repeated;
+        }
+        let mut keys = bearer
+            .into_iter()
             .map(|value| {
                 let bytes = value.as_bytes();
                 match bytes.split_at_checked(7) {
@@ -76,45 +82,81 @@ pub(crate) fn admit(
     access: RouteAccess,
     at: ArrivalTime,
 ) -> Result<TenantPermit, ApiError> {
-    let key = match PresentedKey::of(headers) {
-        PresentedKey::Unclear if table.requires_key() => return Err(invalid("is not valid here")),
-        PresentedKey::Nothing | PresentedKey::Unclear => None,
-        PresentedKey::Key(key) => Some(key),
-    };
-    let enter = |tenant: &Arc<Tenant>| {
+    for_owner(table, headers, at, |tenant| {
         let admitted = if access.releases {
             tenant.admit_release(access.scope)
         } else {
             tenant.admit(access.scope, at.received)
         };
         admitted.map_err(|refusal| errors::refused_by_tenant(&refusal))
+    })
+}
+
+/// Checks that the key of a request is valid, or that none is needed. No limit counts the request.
+pub(crate) fn check(
+    table: &KeyTable,
+    headers: &HeaderMap,
+    at: ArrivalTime,
+) -> Result<(), ApiError> {
+    for_owner(table, headers, at, |_| Ok(()))
+}
+
+/// Finds the tenant of a request by its key. Of a key that is not accepted the client learns
+/// nothing else: not whether it ever was one.
+fn for_owner<T>(
+    table: &KeyTable,
+    headers: &HeaderMap,
+    at: ArrivalTime,
+    enter: impl FnOnce(&Arc<Tenant>) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    let key = match PresentedKey::of(headers) {
+        PresentedKey::Repeated => return Err(repeated()),
+        PresentedKey::Unclear if table.requires_key() => return Err(invalid()),
+        PresentedKey::Nothing | PresentedKey::Unclear => None,
+        PresentedKey::Key(key) => Some(key),
     };
     match table.verdict(key, at.unix_s) {
         KeyVerdict::Tenant(tenant) => enter(tenant),
         KeyVerdict::Validated(keys, digest) => match keys.find(digest, at.received) {
             KnownKey::Accepted { tenant, .. } => enter(&tenant),
-            KnownKey::Refused => Err(invalid("is not valid here")),
+            KnownKey::Refused => Err(invalid()),
             KnownKey::Unknown => Err(key_validation::unavailable()),
         },
         KeyVerdict::Missing => Err(ApiError::new(
             ErrorCode::MissingApiKey,
             "no API key: send it as `Authorization: Bearer KEY`",
         )),
-        KeyVerdict::Unknown => Err(invalid("is not valid here")),
-        KeyVerdict::Disabled => Err(invalid("is switched off")),
-        KeyVerdict::Expired => Err(invalid("has expired")),
+        KeyVerdict::Unknown => Err(invalid()),
+        KeyVerdict::Disabled(tenant) => {
+            tracing::debug!(tenant = %tenant.name(), "a key that is switched off");
+            Err(invalid())
+        }
+        KeyVerdict::Expired(tenant) => {
+            tracing::debug!(tenant = %tenant.name(), "a key that has expired");
+            Err(invalid())
+        }
     }
 }
 
-fn invalid(reason: &str) -> ApiError {
-    let message = format!("the API key {reason}: check it");
-    ApiError::new(ErrorCode::InvalidApiKey, message)
+fn invalid() -> ApiError {
+    ApiError::new(
+        ErrorCode::InvalidApiKey,
+        "the API key is not valid here: check it",
+    )
+}
+
+fn repeated() -> ApiError {
+    ApiError::new(
+        ErrorCode::InvalidRequest,
+        "the request has more than one Authorization header: send one",
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use config::Secret;
     use contract_id::contract;
-    use tenants::{TenantSecrets, Tenants, TenantsSection};
+    use tenants::{TenantEntry, TenantSecrets, Tenants, TenantsSection};
 
     use super::*;
 
@@ -203,5 +245,51 @@ mod tests {
         for fields in [&[][..], &[("authorization", b"Basic x".as_slice())]] {
             assert_eq!(code(&Tenants::default(), fields), None);
         }
+    }
+
+    #[test]
+    #[contract("S6")]
+    fn two_authorization_fields_are_refused_before_any_key_is_looked_up() {
+        for (one, other) in [
+            (b"Bearer sk-1".as_slice(), b"Bearer sk-1".as_slice()),
+            (b"Bearer sk-1", b"Bearer sk-2"),
+            (b"Bearer sk-2", b"Bearer sk-1"),
+            (b"Bearer sk-2", b"Bearer sk-2"),
+            (b"", b""),
+        ] {
+            let two = [("authorization", one), ("authorization", other)];
+            let beside = [two[0], two[1], ("x-api-key", b"sk-1".as_slice())];
+            for keys in [one_key("sk-1"), Tenants::default()] {
+                for fields in [&two[..], &beside[..]] {
+                    let refused = code(&keys, fields);
+                    assert_eq!(refused, Some(ErrorCode::InvalidRequest), "{fields:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[contract("S14")]
+    fn a_key_that_is_switched_off_or_has_expired_gets_the_reply_of_an_unknown_one() {
+        let entry = |name: &str| TenantEntry {
+            key: Some(Secret::new(name)),
+            ..TenantEntry::named(name)
+        };
+        let (mut off, mut old) = (entry("off"), entry("old"));
+        off.enabled = false;
+        old.expires_at = Some("1970-01-01T00:00:00Z".to_owned());
+        let section = TenantsSection {
+            api_keys: vec![entry("right"), off, old],
+            ..TenantsSection::default()
+        };
+        let keys = Tenants::new(&section, TenantSecrets::default());
+        let refusal = |key: &'static [u8]| {
+            let admitted = admit(&keys.table(), &headers(&[("x-api-key", key)]), CHAT, AT);
+            admitted.err().map(|error| format!("{error:?}"))
+        };
+        assert_eq!(refusal(b"right"), None);
+        let unknown = refusal(b"never one");
+        assert!(unknown.is_some());
+        assert_eq!([refusal(b"off"), refusal(b"old")], [unknown.clone(), unknown]);
     }
 }

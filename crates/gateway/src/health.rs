@@ -28,7 +28,8 @@ pub(crate) fn draining() -> ProbeReply {
 }
 
 impl Gateway {
-    pub(crate) fn health(&self) -> HealthReply {
+    /// Returns the health of this router; without names only the kinds of what is degraded.
+    pub(crate) fn health(&self, with_names: bool) -> HealthReply {
         let snapshot = self.fleet().snapshot();
         let (ready, total) = (snapshot.ready(), snapshot.workers.len());
         let mut degraded: Vec<String> = snapshot
@@ -65,6 +66,9 @@ impl Gateway {
         }
         if self.edge.admission.memory.stage() > MemoryStage::Normal {
             degraded.push("memory".to_owned());
+        }
+        if !with_names {
+            degraded.iter_mut().for_each(remove_name);
         }
         degraded.sort();
         degraded.dedup();
@@ -106,8 +110,16 @@ impl Gateway {
     }
 }
 
+/// Leaves of `tokenizer:qwen` the kind `tokenizer`.
+fn remove_name(part: &mut String) {
+    let kind = part.find(':').unwrap_or(part.len());
+    part.truncate(kind);
+}
+
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use crate::request::test_gateway::TestGateway;
 
     use super::*;
@@ -118,7 +130,7 @@ mod tests {
         assert_eq!(test.gateway.live().status, "ok");
         let ready = test.gateway.ready();
         assert_eq!((&*ready.status, ready.reasons.len()), ("unavailable", 1));
-        let health = test.gateway.health();
+        let health = test.gateway.health(true);
         assert_eq!((&*health.status, health.workers.total), ("unavailable", 0));
         assert!(health.degraded.is_empty());
     }
@@ -146,8 +158,22 @@ mod tests {
             .admission
             .memory
             .observe(Some(85), Some(100));
-        assert_eq!(test.gateway.health().degraded, ["config", "memory"]);
+        assert_eq!(test.gateway.health(true).degraded, ["config", "memory"]);
         test.gateway.set_config_refused(false);
-        assert_eq!(test.gateway.health().degraded, ["memory"]);
+        assert_eq!(test.gateway.health(true).degraded, ["memory"]);
+    }
+
+    #[test]
+    #[contract("S1")]
+    fn the_kind_of_a_part_is_what_stands_before_its_name() {
+        for (part, kind) in [
+            ("tokenizer:org/m:8b", "tokenizer"),
+            ("tls:w1", "tls"),
+            ("redis", "redis"),
+        ] {
+            let mut shown = part.to_owned();
+            remove_name(&mut shown);
+            assert_eq!(shown, kind, "{part}");
+        }
     }
 }

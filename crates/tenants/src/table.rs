@@ -42,10 +42,10 @@ pub enum KeyVerdict<'a> {
     Missing,
     /// The key is no one's.
     Unknown,
-    /// The key's tenant is switched off.
-    Disabled,
-    /// The key was valid until a time that has passed.
-    Expired,
+    /// The key's tenant, which is switched off.
+    Disabled(&'a Arc<Tenant>),
+    /// The tenant of a key that was valid until a time that has passed.
+    Expired(&'a Arc<Tenant>),
     /// A service decides; what it said of this key.
     Validated(&'a ValidatedKeys, KeyDigest),
 }
@@ -66,9 +66,9 @@ impl KeyTable {
             }
         };
         if !tenant.is_enabled() {
-            KeyVerdict::Disabled
+            KeyVerdict::Disabled(tenant)
         } else if tenant.is_expired(unix_s) {
-            KeyVerdict::Expired
+            KeyVerdict::Expired(tenant)
         } else {
             KeyVerdict::Tenant(tenant)
         }

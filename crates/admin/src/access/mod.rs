@@ -2,7 +2,7 @@
 //! changed.
 
 mod audit;
-pub(crate) mod roles;
+mod roles;
 mod token;
 
 use std::{net::IpAddr, sync::Arc};
@@ -64,7 +64,8 @@ pub(crate) async fn check(
         Err(error) => return refused(&access.throttled(error, caller), &request),
     };
     let route = request.extensions().get::<MatchedPath>();
-    let needed = route.map(|route| roles::needed(request.method(), route.as_str()));
+    let needed =
+        route.map(|route| roles::needed(request.method(), route.as_str(), request.uri()));
     let audited =
         needed.and_then(|role| AuditedCall::of(role, &operator, caller, &request, &access.audit));
     let allowed = needed.map_or(Ok(()), |role| roles::check(&operator, role));
@@ -142,12 +143,20 @@ impl Access {
                 "the Host header names another machine: ask for 127.0.0.1 or localhost",
             ));
         }
+        let mut bearers = headers.get_all(header::AUTHORIZATION).iter();
+        let bearer = bearers.next();
+        if bearers.next().is_some() {
+            return Err(ApiError::new(
+                ErrorCode::InvalidRequest,
+                "the request has more than one Authorization header: send one",
+            ));
+        }
         if self.tokens.is_empty() {
             return is_same_origin(headers).map(|()| Operator::anyone());
         }
-        let bearer = headers.get_all(header::AUTHORIZATION).iter();
         let plain = headers.get_all(ADMIN_KEY).iter();
         let mut presented = bearer
+            .into_iter()
             .map(|value| bearer_key(value.as_bytes()))
             .chain(plain.map(|value| Some(value.as_bytes())));
         let Some(first) = presented.next() else {
@@ -315,5 +324,24 @@ mod tests {
             code(&[right, ("authorization", "Bearer other")]),
             Some(ErrorCode::InvalidApiKey)
         );
+    }
+
+    #[test]
+    #[contract("S6")]
+    fn two_authorization_fields_are_refused_before_any_token_is_looked_up() {
+        let (right, wrong) = ("Bearer 0123456789abcdef", "Bearer other");
+        for (one, other) in [(right, right), (right, wrong), (wrong, right)] {
+            let mut headers = HeaderMap::new();
+            for value in [one, other] {
+                headers.append(header::AUTHORIZATION, HeaderValue::from_static(value));
+            }
+            for access in [
+                access(Some("0123456789abcdef"), false),
+                access(None, true),
+            ] {
+                let code = access.operator(&headers).err().map(|error| error.code);
+                assert_eq!(code, Some(ErrorCode::InvalidRequest), "{one}, {other}");
+            }
+        }
     }
 }

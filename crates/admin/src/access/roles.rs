@@ -1,12 +1,13 @@
-//! The role that each call needs, from the list of operations.
+//! The role that each call needs: by the list of operations, and by what its query asks for.
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use api::openapi::{Role, operations};
-use axum::http::Method;
+use axum::http::{Method, Uri};
 use dialect::{ApiError, ErrorCode};
 
 use super::Operator;
+use crate::{doctor, kv_events};
 
 /// The role of each method of each path.
 static ROLES: LazyLock<HashMap<(&str, &str), Role>> = LazyLock::new(|| {
@@ -16,12 +17,18 @@ static ROLES: LazyLock<HashMap<(&str, &str), Role>> = LazyLock::new(|| {
 });
 
 /// Returns the role that a call of a route needs. A call that is not listed needs the last one.
-pub(super) fn needed(method: &Method, route: &str) -> Role {
+pub(super) fn needed(method: &Method, route: &str, uri: &Uri) -> Role {
     let method = match *method {
         Method::HEAD => Method::GET.as_str(),
         ref method => method.as_str(),
     };
-    *ROLES.get(&(route, method)).unwrap_or(&Role::Admin)
+    let listed = *ROLES.get(&(route, method)).unwrap_or(&Role::Admin);
+    let by_query = match route {
+        "/admin/doctor" => doctor::needed(uri),
+        "/v1/kv_events" => kv_events::needed(uri),
+        _ => Role::Read,
+    };
+    listed.max(by_query)
 }
 
 /// Checks that an operator has a role.
@@ -29,7 +36,7 @@ pub(super) fn needed(method: &Method, route: &str) -> Role {
 /// # Errors
 ///
 /// Its token allows less.
-pub(crate) fn check(operator: &Operator, needed: Role) -> Result<(), ApiError> {
+pub(super) fn check(operator: &Operator, needed: Role) -> Result<(), ApiError> {
     if operator.role >= needed {
         return Ok(());
     }
@@ -91,6 +98,9 @@ mod tests {
     #[test]
     #[contract("S1")]
     fn a_call_that_is_not_listed_needs_the_last_role() {
+        let needed = |method: &Method, route: &'static str| {
+            super::needed(method, route, &Uri::from_static(route))
+        };
         assert_eq!(needed(&Method::GET, "/admin/workers"), Role::Read);
         assert_eq!(needed(&Method::HEAD, "/admin/workers"), Role::Read);
         for (method, route) in [
@@ -100,6 +110,28 @@ mod tests {
             (Method::HEAD, "/admin/reload"),
         ] {
             assert_eq!(needed(&method, route), Role::Admin, "{method} {route}");
+        }
+    }
+
+    #[test]
+    #[contract("S11")]
+    fn a_query_that_asks_for_more_needs_the_role_of_what_it_does() {
+        for (route, query, role) in [
+            ("/admin/doctor", "", Role::Read),
+            ("/admin/doctor", "?probe=false", Role::Read),
+            ("/admin/doctor", "?probe=true", Role::Operate),
+            ("/admin/doctor", "?x=1&%70robe=tr%75e", Role::Operate),
+            // It is refused: nothing is probed.
+            ("/admin/doctor", "?probe=true&probe=true", Role::Read),
+            ("/v1/kv_events", "?salts=digest", Role::Read),
+            ("/v1/kv_events", "?salts=plain", Role::Admin),
+            ("/v1/kv_events", "?worker=a&s%61lts=pl%61in", Role::Admin),
+            ("/admin/workers", "?probe=true&salts=plain", Role::Read),
+        ] {
+            let uri: Uri = format!("{route}{query}").parse().expect("a target");
+            for method in [Method::GET, Method::HEAD] {
+                assert_eq!(needed(&method, route, &uri), role, "{method} {uri}");
+            }
         }
     }
 

@@ -15,6 +15,16 @@ pub(super) struct RawStreamQuery {
     salts: Option<String>,
 }
 
+impl RawStreamQuery {
+    /// Returns whether it asks for salts as they are.
+    pub(super) fn shows_salts(&self) -> bool {
+        self.salts.as_deref() == Some(PLAIN)
+    }
+}
+
+/// Value of `salts` for salts as they are.
+const PLAIN: &str = "plain";
+
 /// The query, checked.
 #[derive(Clone, Debug)]
 pub(super) struct StreamQuery {
@@ -56,7 +66,7 @@ impl TryFrom<RawStreamQuery> for StreamQuery {
             ("continuum", Format::Continuum),
             ("rfc1527", Format::Rfc1527),
         ];
-        let salts = [("digest", Salts::Digest), ("plain", Salts::Plain)];
+        let salts = [("digest", Salts::Digest), (PLAIN, Salts::Plain)];
         Ok(Self {
             worker: raw.worker.map(Arc::from),
             format: one_of("format", raw.format.as_deref(), &formats)?,

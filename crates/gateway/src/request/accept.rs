@@ -1,7 +1,7 @@
 //! Accept: from a request head on a socket to an accepted request.
 //!
-//! Checks come in this order: route, sizes, the key and its tenant's limits, the body. No body is
-//! buffered for an unauthorized caller.
+//! Checks come in this order: route, sizes, the key and its tenant's limits (`key_check`), the body.
+//! No body is buffered for an unauthorized caller.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -25,7 +25,6 @@ use super::{
     rights,
 };
 use crate::{
-    client_key::{self, ArrivalTime, PresentedKey, RouteAccess},
     errors,
     key_validation::KeyValidator,
     memory::MemoryPressure,
@@ -47,6 +46,7 @@ pub(crate) struct AcceptedRequest {
     /// The rest of a body of which only the beginning is buffered.
     pub(crate) rest: Option<BodyRest>,
     pub(crate) overrides: HeaderOverrides,
+    pub(crate) sender: RequestSender,
     /// The owner of the client's key; `None` on a route that needs none.
     pub(crate) tenant: Option<Arc<Tenant>>,
     /// Whether its body has the salt of its tenant.
@@ -71,6 +71,7 @@ impl AcceptedRequest {
             body,
             rest: None,
             overrides,
+            sender: self.sender,
             tenant: self.tenant.clone(),
             salted: self.salted,
             upgrade: None,
@@ -221,60 +222,10 @@ impl Admission {
         let parts = &head.parts;
         head_fits(parts, self.server.max_head_bytes)?;
         host_is_plain(&parts.headers, &parts.uri)?;
-        let Some(scope) = head.route.scope else {
-            return Ok(None);
-        };
-        let table = self.tenants.table();
-        if !table.requires_key() {
-            let peer = head.arrival.sender.share;
-            origin::check_page(&self.server, &parts.headers, peer, head.route.body)?;
+        match head.route.scope {
+            Some(scope) => self.check_key(head, scope).await.map(Some),
+            None => Ok(None),
         }
-        let mut received = head.arrival.received;
-        if let (Some(validator), Some(keys)) = (&self.key_validator, table.validated())
-            && let PresentedKey::Key(key) = PresentedKey::of(&parts.headers)
-        {
-            let may_ask = || self.may_ask(head);
-            Box::pin(validator.learn(keys, key, may_ask)).await?;
-            received = self.clock.now();
-        }
-        let at = ArrivalTime {
-            received,
-            unix_s: self.clock.unix_s(),
-        };
-        let access = RouteAccess {
-            scope,
-            releases: matches!(
-                head.route.endpoint,
-                RouteHandler::PrefillComplete | RouteHandler::FreeReservation
-            ),
-        };
-        client_key::admit(&table, &parts.headers, access, at)
-            .map(Some)
-            .map_err(|refused| self.throttled(refused, head))
-    }
-
-    /// Lets no unknown key of an address that has sent too many wrong ones come to the services.
-    fn may_ask(&self, head: &RequestHead) -> Result<(), ApiError> {
-        let Arrival {
-            received, sender, ..
-        } = head.arrival;
-        let client = origin::client_address(&self.server, &head.parts.headers, sender);
-        let wait = self.wrong_keys.wait_without_key(client, received);
-        wait.map_or(Ok(()), |wait| Err(errors::too_many_wrong_keys(wait)))
-    }
-
-    /// Replaces the refusal of a wrong or missing key while its address has sent too many.
-    fn throttled(&self, refused: ApiError, head: &RequestHead) -> ApiError {
-        let Arrival {
-            received, sender, ..
-        } = head.arrival;
-        let client = || origin::client_address(&self.server, &head.parts.headers, sender);
-        let wait = match refused.code {
-            ErrorCode::InvalidApiKey => self.wrong_keys.record_wrong_key(client(), received),
-            ErrorCode::MissingApiKey => self.wrong_keys.wait_without_key(client(), received),
-            _ => None,
-        };
-        wait.map_or(refused, errors::too_many_wrong_keys)
     }
 
     /// Reads the override headers and the body of an admitted request.
@@ -328,6 +279,7 @@ impl Admission {
             body,
             rest,
             overrides,
+            sender,
             tenant,
             salted: false,
             upgrade,

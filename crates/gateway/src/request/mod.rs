@@ -31,6 +31,7 @@ pub(crate) mod generation;
 pub(crate) mod hedge;
 pub(crate) mod hooks;
 mod input_tokens;
+mod key_check;
 mod lmcache;
 pub(crate) mod origin;
 mod overrides;
@@ -281,7 +282,10 @@ async fn call_handler(
             }
             Err(error) => Err(error),
         },
-        RouteHandler::Health => Ok(reply::json(200, &gateway.health(), id)),
+        RouteHandler::Health => {
+            let health = gateway.health(gateway.edge.admission.may_read_names(&call));
+            Ok(reply::json(200, &health, id))
+        }
         RouteHandler::Live => Ok(probed(&gateway.live(), id)),
         RouteHandler::Ready => Ok(probed(&gateway.ready(), id)),
     };

@@ -13,7 +13,7 @@ use routing::ReplyMode;
 use tokenization::TokenizedPrompt;
 
 use super::{
-    accept::AcceptedRequest,
+    accept::{AcceptedRequest, RequestSender},
     affinity::AffinityKeys,
     body_budget::{BodyBudget, BufferedBody},
     decide::RoutingFacts,
@@ -84,6 +84,10 @@ pub(crate) fn call(body: &'static str) -> AcceptedRequest {
         ),
         rest: None,
         overrides: HeaderOverrides::default(),
+        sender: RequestSender {
+            share: PeerAddress::Local,
+            address: None,
+        },
     }
 }
 

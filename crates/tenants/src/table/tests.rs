@@ -196,7 +196,7 @@ fn entries_of_one_name_are_keys_of_one_tenant() {
     drop(running);
     assert!(matches!(
         tenants.table().verdict(Some(b"old"), 0),
-        KeyVerdict::Disabled
+        KeyVerdict::Disabled(_)
     ));
     assert!(tenant(&tenants, "new").is_alone());
     let shown = tenants.table().tenants();

@@ -322,6 +322,34 @@ fn a_key_opens_only_the_routes_of_its_scopes_and_probes_need_none() {
 }
 
 #[test]
+#[contract("S14")]
+fn keys_that_are_switched_off_or_expired_look_like_unknown_ones_to_the_end() {
+    let keys = "api_keys:\n- {name: a, key: sk-a}\n- {name: off, key: sk-off, enabled: false}\n- {name: old, key: \
+                sk-old, expires_at: '2020-01-01T00:00:00Z'}\n";
+    // A router for each key: wrong keys of this address count together.
+    let refusals = |key: &str| {
+        let shared = SharedRouter::start(keys);
+        let parts = |_| {
+            let reply = shared.post(key, CHAT, &chat("m"));
+            let own = |name: &str| ["x-request-id", "x-warmroute-decision", "date"].contains(&name);
+            let headers = reply.headers.iter().filter(|(name, _)| !own(name)).cloned();
+            let mut body = reply.json();
+            body["error"]["request_id"] = Value::Null;
+            (reply.status, headers.collect::<Vec<_>>(), body)
+        };
+        // As many as an address may send before it has to wait.
+        let all: Vec<_> = (0..11).map(parts).collect();
+        let beyond: Vec<u16> = (0..100).map(|number| parts(number).0).collect();
+        assert_eq!(beyond.last(), Some(&429));
+        all
+    };
+    let unknown = refusals("sk-none");
+    assert!(unknown.iter().all(|(status, ..)| *status == 401));
+    assert_eq!(refusals("sk-off"), unknown);
+    assert_eq!(refusals("sk-old"), unknown);
+}
+
+#[test]
 fn one_of_several_tenants_overrides_decisions_only_where_that_is_granted() {
     let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b, scopes: [chat, route, overrides]}\n",

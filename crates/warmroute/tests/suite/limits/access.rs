@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::{
     faults::fleet::{CHAT, ScriptedFleet, fine},
-    harness::{Program, RawClient, RawReply, ScriptedEngine, ScriptedReply, chat},
+    harness::{Program, RawClient, RawReply, ScriptedEngine, ScriptedReply, chat, eventually},
 };
 
 pub(super) const KEY: &str = "a-clients-key-0123456789";
@@ -26,6 +26,10 @@ impl ClosedRouter {
     }
 
     pub(super) fn start_with(yaml: &str) -> Self {
+        Self::of_config(&format!("{yaml}workers: []\n"))
+    }
+
+    fn of_config(yaml: &str) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let token = folder.path().join("token");
         std::fs::write(&token, TOKEN).expect("the token's file");
@@ -40,8 +44,7 @@ impl ClosedRouter {
             "--admin-token-file",
             &token,
         ];
-        let yaml = format!("{yaml}workers: []\n");
-        let router = Program::serve_with(&yaml, &[], &flags);
+        let router = Program::serve_with(yaml, &[], &flags);
         Self {
             router,
             _folder: folder,
@@ -153,6 +156,68 @@ fn every_route_of_both_listeners_needs_its_own_credential() {
     let none = call(&admin, "POST", CHAT, &[("authorization", &token)]);
     assert_eq!(none.status, 404);
     assert!(ROUTES.iter().any(|route| route.body == BodyMode::Limited));
+}
+
+#[test]
+#[contract("S1", "S13")]
+fn health_names_no_worker_to_a_caller_without_a_valid_key() {
+    let worker = "{name: hidden, url: 'https://127.0.0.1:1', tls: {insecure_skip_verify: true}}";
+    let closed = ClosedRouter::of_config(&format!("workers: [{worker}]\n"));
+    let (data, key, wrong) = (closed.data(), bearer(KEY), bearer("a-guessed-key"));
+    let health = |headers: &[(&str, &str)]| {
+        let reply = call(&data, "GET", "/health", headers);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()
+    };
+    let named = eventually("the worker is listed", || {
+        let health = health(&[("authorization", &*key)]);
+        (health["degraded"] == json!(["tls:hidden"])).then_some(health)
+    });
+    for headers in [
+        &[][..],
+        &[("authorization", &*wrong)],
+        &[("authorization", &*key), ("authorization", &*key)],
+        &[("authorization", &*key), ("x-api-key", "another")],
+    ] {
+        let health = health(headers);
+        assert_eq!(health["degraded"], json!(["tls"]), "{headers:?}");
+        for field in ["status", "workers"] {
+            assert_eq!(health[field], named[field], "{headers:?}");
+        }
+    }
+    // A key that is guessed here is as wrong as anywhere, and the probe is answered all the same.
+    let mut guesser = RawClient::connect(&data);
+    for _ in 0..100 {
+        guesser.send("GET", "/health", &[("authorization", &*wrong)], b"");
+        assert_eq!(guesser.reply().status, 200);
+    }
+    let throttled = call(&data, "GET", "/v1/models", &[("authorization", &*wrong)]);
+    assert_eq!(throttled.status, 429, "{}", throttled.text());
+    assert_eq!(health(&[("authorization", &*key)]), named);
+}
+
+#[test]
+#[contract("S6")]
+fn two_authorization_fields_are_refused_on_both_listeners_whatever_they_hold() {
+    let closed = ClosedRouter::start();
+    for (address, path, right) in [
+        (closed.data(), "/v1/models", bearer(KEY)),
+        (closed.admin(), "/admin/workers", bearer(TOKEN)),
+    ] {
+        let wrong = bearer("wrong");
+        for (one, other) in [(&right, &right), (&right, &wrong), (&wrong, &right)] {
+            let fields = [("authorization", &**one), ("authorization", &**other)];
+            let reply = call(&address, "GET", path, &fields);
+            let found = (reply.status, reply.error_code());
+            assert_eq!(found, (400, "invalid_request".into()), "{path} {fields:?}");
+        }
+        let differing = [("authorization", &*right), ("x-api-key", "other")];
+        let beside = call(&address, "GET", path, &differing).status;
+        // The admin listener reads no client key.
+        assert_eq!(beside, if path == "/v1/models" { 401 } else { 200 });
+        let one = call(&address, "GET", path, &[("authorization", &*right)]);
+        assert_eq!(one.status, 200, "{}", one.text());
+    }
 }
 
 #[test]

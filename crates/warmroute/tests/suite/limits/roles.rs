@@ -154,15 +154,25 @@ fn a_refusal_names_the_missing_role_and_the_audit_names_the_caller() {
         &json!({"clear_all": true}),
     );
     assert_eq!(cleared.status, 200, "{}", cleared.text());
-    let lines = eventually("the changes in the log", || {
+    let (probe, salts) = (
+        "GET /admin/doctor?probe=true",
+        "GET /v1/kv_events?salts=plain",
+    );
+    let lines = eventually("the calls in the log", || {
         let log = shared.router.stderr();
         let lines = log.lines().filter(|line| line.contains("warmroute::audit"));
         let lines: Vec<_> = lines.map(str::to_owned).collect();
-        (lines.len() >= 3).then_some(lines)
+        (lines.len() >= 8).then_some(lines)
     });
+    assert_eq!(lines.len(), 8, "{lines:#?}");
     for (line, parts) in lines.iter().zip([
         ["POST /admin/reload", "a-read", "403", "127.0.0.1"],
         ["POST /register", "a-read", "403", "127.0.0.1"],
+        [probe, "a-read", "403", "127.0.0.1"],
+        [probe, "of-file", "200", "127.0.0.1"],
+        [salts, "a-read", "403", "127.0.0.1"],
+        [salts, "of-file", "403", "127.0.0.1"],
+        [salts, "admin token", "200", "127.0.0.1"],
         [
             "POST /admin/response-cache/invalidate",
             "of-file",
@@ -178,6 +188,74 @@ fn a_refusal_names_the_missing_role_and_the_audit_names_the_caller() {
     for (_, token) in ROLES {
         assert!(!log.contains(token));
     }
+}
+
+#[test]
+#[contract("S11", "S17")]
+fn a_line_of_the_audit_file_says_what_the_query_asked_for_and_refused_calls_fill_no_file() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("calls.jsonl");
+    // The end of a process that was killed while it wrote.
+    std::fs::write(&path, r#"{"at":"2026-01-01T00:"#).expect("the audit file");
+    let tokens: Vec<Value> = ROLES
+        .iter()
+        .map(|(role, token)| json!({"name": role, "role": role, "token": token}))
+        .collect();
+    let admin = json!({"audit_log": path, "tokens": tokens});
+    let router = Program::serve_with(&format!("workers: []\nadmin: {admin}\n"), &[], &[]);
+    let address = router.admin();
+    let [(_, reader), (_, operator), _] = ROLES;
+    let (reader, operator) = (bearer(reader), bearer(operator));
+    let entries = "/admin/response-cache/entries";
+    let mut flood = RawClient::connect(&address);
+    for _ in 0..200 {
+        let headers = [("authorization", &*reader)];
+        flood.send("DELETE", &format!("{entries}?tenant=b"), &headers, b"");
+        assert_eq!(flood.reply().status, 403);
+    }
+    let as_operator = |method: &str, target: &str| {
+        let headers = [("authorization", &*operator)];
+        call(&address, method, target, &headers).status
+    };
+    assert_eq!(as_operator("DELETE", &format!("{entries}?tenant=a")), 200);
+    let mistaken = format!("{entries}?tenant=a&token=the-token-of-somebody");
+    assert_eq!(as_operator("DELETE", &mistaken), 400);
+    assert_eq!(as_operator("GET", "/admin/doctor?probe=true"), 200);
+    assert_eq!(as_operator("GET", "/admin/doctor"), 200);
+
+    let text = std::fs::read_to_string(&path).expect("the audit file");
+    let lines: Vec<Value> = text
+        .lines()
+        .skip(1)
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let (refused, allowed): (Vec<_>, Vec<_>) =
+        lines.iter().partition(|line| line["caller"] == "read");
+    // The flood may take more than a minute.
+    assert!((60..200).contains(&refused.len()), "{}", refused.len());
+    assert!(refused.iter().all(|line| line["status"] == 403));
+    let allowed: Vec<_> = allowed
+        .iter()
+        .map(|line| (line["action"].clone(), line["status"].clone()))
+        .collect();
+    let expected = [
+        (format!("DELETE {entries}?tenant=a"), 200),
+        (format!("DELETE {entries}?tenant=a&***"), 400),
+        ("GET /admin/doctor?probe=true".to_owned(), 200),
+    ];
+    assert_eq!(
+        allowed,
+        expected.map(|(action, status)| (json!(action), json!(status)))
+    );
+    let page = call(
+        &address,
+        "GET",
+        "/metrics",
+        &[("authorization", &operator)],
+    );
+    let page = Page::read(&page.text());
+    let dropped = page.value("warmroute_audit_lines_total", &[("result", "dropped")]);
+    assert!(dropped > 0.0, "{dropped}");
 }
 
 #[test]

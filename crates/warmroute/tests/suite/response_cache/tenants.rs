@@ -1,7 +1,7 @@
 //! No tenant gets another tenant's reply or learns that it exists.
 
 use contract_id::contract;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{CachedRouter, FINE, chat_body, status, with};
 use crate::{
@@ -233,4 +233,115 @@ fn the_replies_of_one_tenant_or_model_are_removed_from_redis_and_no_others() {
     let of_model = remove(&cached, &format!("?model={model}"));
     assert_eq!(of_model.1["cleared_entries"], 2);
     assert_eq!(redis.ask(&["KEYS", "*"]), ["somebody:else"]);
+}
+
+/// A router whose tenant `a` has a cached reply, and whose records of requests are all on.
+struct RecordedRouter {
+    cached: CachedRouter,
+    log: std::path::PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl RecordedRouter {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a directory");
+        let log = folder.path().join("decisions.jsonl");
+        let cached = CachedRouter::with(&Self::config(&log, ""), super::fine());
+        Self {
+            cached,
+            log,
+            _folder: folder,
+        }
+    }
+
+    fn config(log: &std::path::Path, rules: &str) -> String {
+        format!(
+            "response_cache: {{enabled: true}}\nlogging: {{requests: true}}\n\
+             decision_log: {{path: \"{}\", interval: 10ms}}\n\
+             tenants: {{api_keys: [{{name: a, key: key-of-a{rules}}}, {{name: b, key: key-of-b}}]}}\n",
+            log.display()
+        )
+    }
+
+    /// Changes the rules of tenant `a`.
+    fn reload(&self, rules: &str) {
+        let router = &self.cached.router;
+        router.configure(&Self::config(&self.log, rules));
+        let reload = RawClient::post(&router.admin(), "/admin/reload", b"{}");
+        assert_eq!(reload.status, 200, "{}", reload.text());
+    }
+
+    fn ask(&self, key: &str) -> RawReply {
+        let bearer = format!("Bearer {key}");
+        let headers = [("authorization", &*bearer)];
+        self.cached.send_as(&chat_body("why?"), &headers)
+    }
+
+    /// Asks as tenant `a`, which is refused and learns nothing of its reply.
+    fn refuse(&self, key: &str, status: u16, code: &str) {
+        let reply = self.ask(key);
+        let found = (reply.status, reply.error_code());
+        assert_eq!(found, (status, code.to_owned()), "{}", reply.text());
+        assert_eq!(reply.header("age"), None);
+        assert_ne!(reply.header("x-cache"), Some("HIT"));
+    }
+
+    /// The line of a request in the decision log.
+    fn logged_decision(&self, request_id: &str) -> Value {
+        eventually("the line of the decision log", || {
+            let text = std::fs::read_to_string(&self.log).ok()?;
+            let lines = text.lines();
+            let mut records = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            records.find(|record| record["request_id"] == request_id)
+        })
+    }
+
+    /// The requests that a tenant has sent.
+    fn requests_of(&self, tenant: &str) -> Value {
+        let path = format!("/admin/tenants?name={tenant}");
+        RawClient::get(&self.cached.router.admin(), &path).json()["tenants"][0]["requests"].clone()
+    }
+}
+
+#[test]
+#[contract("S49")]
+fn a_hit_passes_the_checks_of_its_tenant_and_is_recorded_like_any_request() {
+    let recorded = RecordedRouter::start();
+    let stored = ["MISS not_found", "HIT stored"];
+    let first = [0, 1].map(|_| status(&recorded.ask("key-of-a")));
+    assert_eq!(first, stored, "the positive control");
+    let hit = recorded.ask("key-of-a");
+    assert_eq!(status(&hit), "HIT stored");
+    assert!(hit.header("age").is_some());
+
+    let router = &recorded.cached.router;
+    let id = hit.header("x-request-id").expect("its id").to_owned();
+    for record in [router.receipt(&id), recorded.logged_decision(&id)] {
+        let who = [&record["tenant"], &record["method"], &record["winner"]];
+        assert_eq!(who, [&json!("a"), &json!("cache_hit"), &Value::Null]);
+        let outcome = &record["outcome"];
+        assert_eq!((&outcome["kind"], &outcome["status"]), (&json!("ok"), &json!(200)));
+    }
+    eventually("the line of the request in the log", || {
+        router.stderr().contains(&id).then_some(())
+    });
+    assert_eq!(recorded.requests_of("a"), 3);
+
+    // Its reply is no one else's, and nobody gets it whose request would be refused otherwise.
+    let other = recorded.ask("key-of-b");
+    assert_eq!((status(&other), other.header("age")), (stored[0].to_owned(), None));
+    recorded.refuse("key-of-nobody", 401, "invalid_api_key");
+    recorded.reload(", allowed_models: [other]");
+    recorded.refuse("key-of-a", 403, "model_not_allowed");
+    recorded.reload(", scopes: [models]");
+    recorded.refuse("key-of-a", 403, "scope_missing");
+    // One request, and the next in a quarter of an hour.
+    recorded.reload(", rate_limit_rps: 0.001");
+    assert_eq!(status(&recorded.ask("key-of-a")), stored[1]);
+    recorded.refuse("key-of-a", 429, "rate_limited");
+    assert_eq!(recorded.requests_of("a"), 7);
+    recorded.reload(", enabled: false");
+    recorded.refuse("key-of-a", 401, "invalid_api_key");
+    assert_eq!(recorded.requests_of("a"), 7);
+    assert_eq!(recorded.cached.engine.requests(), 2);
 }
