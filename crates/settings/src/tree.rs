@@ -39,7 +39,7 @@ pub enum ValueNode {
     Int(i128),
     /// Any other number.
     Float(f64),
-    /// A string of the file; `${NAME}` in it is not expanded yet. It may be a secret, as the next one.
+    /// A string of the file; `${NAME}` in it is not expanded yet. It may be a secret.
     Text(Zeroizing<String>),
     /// A text from a variable or flag: its type depends on the key.
     Loose(Zeroizing<String>),

@@ -356,15 +356,30 @@ async fn a_client_certificate_must_be_in_the_scope_of_a_list_and_no_part_of_its_
     for (case, lists, shown, let_in) in [
         ("not revoked", good(&root), &direct, true),
         ("revoked", revoking(&root, CLIENT_SERIAL), &direct, false),
-        ("revoked by another", good(&root) + &by_stranger, &direct, true),
+        (
+            "revoked by another",
+            good(&root) + &by_stranger,
+            &direct,
+            true,
+        ),
         ("no list of the issuer", good(&stranger), &direct, false),
         ("an old list", over(&root), &direct, false),
         ("a list that it has not signed", by_namesake, &direct, false),
         ("a chain", good(&between), &chained, true),
         ("both lists", good(&root) + &good(&between), &chained, true),
         ("only the other list", good(&root), &chained, false),
-        ("revoked in a chain", revoking(&between, CLIENT_SERIAL), &chained, false),
-        ("issuer revoked", no_longer_between + &good(&between), &chained, false),
+        (
+            "revoked in a chain",
+            revoking(&between, CLIENT_SERIAL),
+            &chained,
+            false,
+        ),
+        (
+            "issuer revoked",
+            no_longer_between + &good(&between),
+            &chained,
+            false,
+        ),
     ] {
         fs::write(&client_crl, lists).unwrap();
         identity.refresh().unwrap();
@@ -436,10 +451,11 @@ async fn unusable_files_are_named() {
         })
     };
     let broken = "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n";
+    let large = "#".repeat((4 << 20) + 1);
     for (text, reason) in [
         ("no list", "there is none"),
         (broken, "crl.pem holds no usable revocation list"),
-        (&"#".repeat((4 << 20) + 1), "more than 4 MiB"),
+        (&*large, "more than 4 MiB"),
     ] {
         let refusal = with_list(text);
         assert!(refusal.contains("no usable revocation list"), "{refusal}");
