@@ -18,7 +18,7 @@ use fleet::Fleet;
 use hyper::body::Frame;
 use indexer::Indexer;
 use kv_blocks::WorkerId;
-use kv_index::{DumpCursor, DumpRow, KvIndex};
+use kv_index::{DumpCursor, DumpRow, KvIndex, shown_hash};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::{KvIndexParts, response};
@@ -139,8 +139,9 @@ impl DumpProgress {
     }
 
     /// Writes one row. A salt is a secret between its tenants and the engine: only its digest is
-    /// shown.
+    /// shown, and the hashes under it are keyed.
     fn line(&self, row: &DumpRow, lines: &mut Vec<u8>) {
+        let shown = |hash| shown_hash(&row.namespace, hash).to_string();
         let line = KvIndexDumpRow {
             model: Arc::clone(&row.namespace.model),
             lora: row.namespace.lora.clone(),
@@ -150,8 +151,8 @@ impl DumpProgress {
             dp_rank: row.target.rank.0,
             tier: row.tier.as_str().into(),
             depth: row.depth,
-            hash: row.hash.to_string(),
-            parent: row.parent.map(|parent| parent.to_string()),
+            hash: shown(row.hash),
+            parent: row.parent.map(shown),
         };
         // Neither strings nor numbers can fail, and a vector takes every byte.
         let _ = serde_json::to_writer(&mut *lines, &line);

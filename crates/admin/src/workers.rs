@@ -14,7 +14,6 @@ use dialect::{ApiError, ErrorCode};
 use fleet::{Fleet, WorkerState, WorkerView};
 use kv_blocks::Tier;
 use kv_index::KvIndex;
-use net::Destinations;
 use parity::ParityTracker;
 use parking_lot::Mutex;
 use routing::Router;
@@ -71,9 +70,10 @@ pub(crate) fn not_found(name: &str) -> ApiError {
 /// a caller that registers an address learns nothing of what answers there.
 fn last_error(worker: &WorkerView) -> Option<Arc<str>> {
     let problem = worker.health.last_error.as_ref()?;
-    Some(match worker.connection.url.destinations() {
-        Destinations::Any => Arc::clone(problem.text()),
-        Destinations::Engines | Destinations::EnginesIn(_) => problem.kind.as_str().into(),
+    Some(if worker.is_configured() {
+        Arc::clone(problem.text())
+    } else {
+        problem.kind.as_str().into()
     })
 }
 

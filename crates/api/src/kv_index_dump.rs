@@ -51,7 +51,7 @@ pub struct KvIndexDumpRow {
     pub tier: Name,
     /// Blocks in front of it.
     pub depth: u32,
-    /// The block's rolling hash.
+    /// The block's rolling hash, keyed by the salt if there is one.
     pub hash: String,
     /// The hash of the block in front of it; `null` at depth 0.
     pub parent: Option<String>,

@@ -43,7 +43,8 @@ pub struct StreamReport {
     pub last_event_at: Option<String>,
     /// Totals.
     pub counts: StreamCounts,
-    /// The last error.
+    /// The last error; of a worker that was discovered or registered a fixed word: `no_connection`,
+    /// `unusable_messages` or `earlier_failure`.
     pub last_error: Option<String>,
 }
 

@@ -71,6 +71,7 @@ fn check_sections(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     listeners::are_safe(root, problems);
     listeners::are_distinct(root, problems);
     tls::listeners_are_whole(root, problems);
+    tls::client_rules_have_an_authority(root, problems);
     parity_ratios_are_in_order(root, problems);
     server::check_body_fits(root.key("server"), problems);
     kv_cache_index::check_weights_sum(root.key("kv_cache_index").key("scoring"), problems);

@@ -1,5 +1,7 @@
 //! Expands `${NAME}` in texts of the file.
 
+use zeroize::Zeroizing;
+
 /// Reason why a text could not be expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExpandError {
@@ -11,20 +13,22 @@ pub(crate) enum ExpandError {
 
 /// Replaces every `${NAME}` by the variable's value; `$${` stands for `${` itself. A value is not
 /// expanded again, so a variable cannot name another one. `None`: nothing to replace.
-pub(crate) fn expand(text: &str, env: &[(String, String)]) -> Result<Option<String>, ExpandError> {
+pub(crate) fn expand(
+    text: &str,
+    env: &[(String, String)],
+) -> Result<Option<Zeroizing<String>>, ExpandError> {
     if !text.contains("${") {
         return Ok(None);
     }
-    let mut out = String::with_capacity(text.len());
+    let mut parts: Vec<&str> = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find("${") {
         if rest[..at].ends_with('$') {
-            out.push_str(&rest[..at - 1]);
-            out.push_str("${");
+            parts.extend([&rest[..at - 1], "${"]);
             rest = &rest[at + 2..];
             continue;
         }
-        out.push_str(&rest[..at]);
+        parts.push(&rest[..at]);
         let after = &rest[at + 2..];
         let end = after.find('}').ok_or(ExpandError::Malformed)?;
         let name = &after[..end];
@@ -35,11 +39,12 @@ pub(crate) fn expand(text: &str, env: &[(String, String)]) -> Result<Option<Stri
             .iter()
             .find(|(key, _)| key == name)
             .ok_or_else(|| ExpandError::Unset(name.chars().take(64).collect()))?;
-        out.push_str(value);
+        parts.push(value);
         rest = &after[end + 1..];
     }
-    out.push_str(rest);
-    Ok(Some(out))
+    parts.push(rest);
+    // Joined at once: a text that grows leaves copies behind, and a value may be a secret.
+    Ok(Some(parts.concat().into()))
 }
 
 fn is_name(name: &str) -> bool {
@@ -57,10 +62,9 @@ mod tests {
     use super::*;
 
     fn expanded(text: &str) -> Result<Option<String>, ExpandError> {
-        expand(
-            text,
-            &[("A".into(), "1".into()), ("B_2".into(), "${A}".into())],
-        )
+        let env: [(String, String); 2] =
+            [("A".into(), "1".into()), ("B_2".into(), "${A}".into())];
+        Ok(expand(text, &env)?.map(|text| text.as_str().to_owned()))
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn name_of_entry(entry: &LocatedValue, check_url: CheckUrl) -> Option<String> {
 fn claim(value: &mut LocatedValue, origin: &ValueOrigin) {
     value.origin.clone_from(origin);
     match &mut value.node {
-        ValueNode::Text(text) => *text = text.replace("${", "$${"),
+        ValueNode::Text(text) => *text = text.replace("${", "$${").into(),
         ValueNode::List(items) => items.iter_mut().for_each(|item| claim(item, origin)),
         ValueNode::Map(entries) => {
             for entry in entries {

@@ -67,7 +67,7 @@ fn variable(root: &mut LocatedValue, name: &str, path: &str, value: &str) -> Opt
                 .try_fold(root, |at, name| at.get_or_insert(name, &origin));
             if let Some(place) = place {
                 *place = LocatedValue {
-                    node: ValueNode::Loose(value.to_owned()),
+                    node: ValueNode::Loose(value.to_owned().into()),
                     origin,
                 };
             }
@@ -150,7 +150,7 @@ pub(crate) fn flags(
             }
         };
         let given = LocatedValue {
-            node: ValueNode::Loose(value.clone()),
+            node: ValueNode::Loose(value.clone().into()),
             origin: origin.clone(),
         };
         if !is_list {
@@ -233,7 +233,7 @@ fn worker_named<'t>(
 /// Returns the name of an entry of `workers` that is a mapping.
 pub(crate) fn name_of(worker: &mut LocatedValue, check_url: CheckUrl) -> Option<String> {
     let text = |value: Option<&mut LocatedValue>| match value.map(|value| &value.node) {
-        Some(ValueNode::Text(text) | ValueNode::Loose(text)) => Some(text.clone()),
+        Some(ValueNode::Text(text) | ValueNode::Loose(text)) => Some(text.as_str().to_owned()),
         _ => None,
     };
     text(worker.get_mut("name")).or_else(|| check_url(&text(worker.get_mut("url"))?).ok())

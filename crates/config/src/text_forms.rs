@@ -6,8 +6,8 @@ use settings::{LocatedValue, MapEntry, ValueNode};
 pub(crate) fn worker_of_text(text: &str, given: &LocatedValue) -> LocatedValue {
     let entry = |key: &str, text: &str| {
         let node = match given.node {
-            ValueNode::Loose(_) => ValueNode::Loose(text.to_owned()),
-            _ => ValueNode::Text(text.to_owned()),
+            ValueNode::Loose(_) => ValueNode::Loose(text.to_owned().into()),
+            _ => ValueNode::Text(text.to_owned().into()),
         };
         let value = LocatedValue {
             node,
@@ -38,7 +38,7 @@ pub(crate) fn split(text: &str, given: &LocatedValue) -> Vec<LocatedValue> {
         .filter(|part| !part.is_empty());
     parts
         .map(|part| LocatedValue {
-            node: ValueNode::Loose(part.to_owned()),
+            node: ValueNode::Loose(part.to_owned().into()),
             origin: given.origin.clone(),
         })
         .collect()
@@ -48,7 +48,7 @@ pub(crate) fn split(text: &str, given: &LocatedValue) -> Vec<LocatedValue> {
 pub(crate) fn split_list(list: &mut LocatedValue) {
     if let ValueNode::Loose(text) = &list.node {
         let items = text.split(',').map(|part| LocatedValue {
-            node: ValueNode::Loose(part.trim().to_owned()),
+            node: ValueNode::Loose(part.trim().to_owned().into()),
             origin: list.origin.clone(),
         });
         list.node = ValueNode::List(items.collect());

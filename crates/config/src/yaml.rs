@@ -134,7 +134,7 @@ fn located(raw: Spanned<RawNode>) -> LocatedValue {
         RawNode::Bool(value) => ValueNode::Bool(value),
         RawNode::Int(value) => ValueNode::Int(value),
         RawNode::Float(value) => ValueNode::Float(value),
-        RawNode::Text(text) => ValueNode::Text(text),
+        RawNode::Text(text) => ValueNode::Text(text.into()),
         RawNode::List(items) => ValueNode::List(items.into_iter().map(located).collect()),
         RawNode::Map(entries) => ValueNode::Map(
             entries
@@ -267,7 +267,9 @@ mod tests {
                 column: 11
             }
         );
-        assert!(matches!(&server[0].value.node, ValueNode::Text(text) if text == "0.0.0.0:80"));
+        assert!(
+            matches!(&server[0].value.node, ValueNode::Text(text) if text.as_str() == "0.0.0.0:80")
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ use net::Clock;
 
 pub use api::{CheckResult, CheckStatus, DoctorReport, WorkerChecks};
 pub use environment::{ClientKeys, Environment, FileLimit};
-pub use report::bad_configuration;
+pub use report::{bad_configuration, without_answers};
 
 use crate::observe::{ReplicaObservation, WorkerObservation};
 

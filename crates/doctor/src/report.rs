@@ -1,6 +1,7 @@
 //! The lists of checks, and the report of them.
 
 use api::{CheckResult, CheckStatus, DoctorReport, Problem, WorkerChecks};
+use config::Settings;
 
 /// Checks of a worker, in the order of the report.
 pub(crate) const WORKER_CHECKS: [&str; 27] = [
@@ -61,6 +62,34 @@ pub(crate) fn report(checks: Vec<CheckResult>, workers: Vec<WorkerChecks>) -> Do
 
 pub(crate) fn none_failed(checks: &[CheckResult]) -> bool {
     checks.iter().all(|check| check.status != CheckStatus::Fail)
+}
+
+/// Reduces the checks of workers that the file does not name to their statuses: who chose such an
+/// address learns nothing of what answers there.
+#[must_use]
+pub fn without_answers(mut report: DoctorReport, settings: &Settings) -> DoctorReport {
+    let workers = settings.workers.iter().zip(&mut report.workers);
+    for (_, checks) in workers.filter(|(worker, _)| worker.found) {
+        let WorkerChecks { url, checks, .. } = checks;
+        for check in checks {
+            reduce(check, url);
+        }
+    }
+    report
+}
+
+fn reduce(check: &mut CheckResult, url: &str) {
+    let (message, is_problem) = match check.status {
+        CheckStatus::Ok => ("correct", false),
+        CheckStatus::Skip => ("not made", false),
+        CheckStatus::Warn => ("works, but deserves attention", true),
+        CheckStatus::Fail => ("failed", true),
+    };
+    check.message = message.to_owned();
+    check.fix = is_problem
+        .then(|| format!("run `warmroute doctor -w {url}` on a machine that may connect to it"));
+    check.found = None;
+    check.expected = None;
 }
 
 /// Builds the report of a configuration that cannot be used: no worker is queried.

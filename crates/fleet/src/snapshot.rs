@@ -13,7 +13,7 @@ use http::{HeaderName, HeaderValue};
 use kv_blocks::{
     BlockSize, DpRank, Moment, Namespace, PromptIdentity, Role, Target, Tier, WorkerId,
 };
-use net::WorkerUrl;
+use net::{Destinations, WorkerUrl};
 use time::OffsetDateTime;
 
 use crate::{EngineKind, HealthView, MessagesMode, ModelArtefacts, ServedModels, WorkerState};
@@ -294,6 +294,12 @@ pub struct WorkerView {
 }
 
 impl WorkerView {
+    /// Returns whether the file names the worker. The address of another one was chosen by who
+    /// registered it or by what listed it, and they learn nothing of what answers there.
+    pub fn is_configured(&self) -> bool {
+        matches!(self.connection.url.destinations(), Destinations::Any)
+    }
+
     /// Creates the view of a worker of which only name and URL are known, since this time.
     pub fn unknown(id: WorkerId, name: Arc<str>, url: WorkerUrl, since: OffsetDateTime) -> Self {
         Self {

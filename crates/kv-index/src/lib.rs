@@ -115,7 +115,7 @@ pub use export::{ExportCursor, ExportedBlocks};
 pub use index::{KvIndex, NamespaceKey};
 pub use lookup::{Matches, TargetSlot};
 pub use medium_streams::{LabelledPrefix, MediumStream, Publisher};
-pub use namespaces::salt_digest;
+pub use namespaces::{salt_digest, shown_hash};
 pub use report::{
     DumpCursor, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks, UpdateOutcome,
 };

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, fmt::Write, sync::Arc};
 
-use kv_blocks::{Namespace, PromptIdentity};
+use kv_blocks::{Namespace, PromptIdentity, SequenceHash};
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -182,6 +182,22 @@ fn feed(namespace: &Namespace, mut take: impl FnMut(&[u8])) {
         PromptIdentity::Tokens => 0,
         PromptIdentity::TextPrefix => 1,
     }]);
+}
+
+/// Returns the shown form of a block's hash. In a namespace with a salt it is keyed by the salt:
+/// the hash of guessed tokens is not found among the shown ones by who does not know the salt.
+pub fn shown_hash(namespace: &Namespace, hash: SequenceHash) -> SequenceHash {
+    let Some(salt) = &namespace.salt else {
+        return hash;
+    };
+    let digest = Sha256::new()
+        .chain_update((salt.len() as u64).to_le_bytes())
+        .chain_update(salt.as_bytes())
+        .chain_update(hash.0.to_le_bytes())
+        .finalize();
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    SequenceHash(u64::from_be_bytes(first))
 }
 
 /// Returns the shown form of a salt, 16 hex digits: the salt itself is a secret between a tenant

@@ -50,6 +50,7 @@ pub use run_time::RunTime;
 pub use stall_timeout::StallTimeout;
 pub use stream::Stream;
 pub use tls::{
-    HttpProtocols, IdentityError, IdentityFiles, TlsAccept, TlsIdentity, TrustError, TrustRoots,
+    ClientNameError, ClientNames, HttpProtocols, IdentityError, IdentityFiles, TlsAccept,
+    TlsIdentity, TrustError, TrustRoots,
 };
 pub use worker_url::{WorkerUrl, WorkerUrlError};

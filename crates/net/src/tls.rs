@@ -6,6 +6,7 @@
 //! negotiates HTTP/1.1 by default.
 
 mod accept;
+mod client_verifier;
 mod identity;
 mod no_verification;
 mod reloading;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 pub use accept::TlsAccept;
+pub use client_verifier::{ClientNameError, ClientNames};
 pub use identity::{HttpProtocols, IdentityError, IdentityFiles, TlsIdentity};
 pub(crate) use reloading::ReloadingIdentity;
 pub use trust::{TrustError, TrustRoots};

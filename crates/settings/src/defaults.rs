@@ -39,7 +39,7 @@ fn of_default_text(kind: &ValueKind, text: &str) -> Value {
         (ValueKind::Map(_) | ValueKind::Section(_), _) => Value::Map(Vec::new()),
         (kind, text) => {
             let given = LocatedValue {
-                node: ValueNode::Loose(text.to_owned()),
+                node: ValueNode::Loose(text.to_owned().into()),
                 origin: ValueOrigin::Named(String::new()),
             };
             scalar(kind, &given, &given, |_| Err(String::new()))

@@ -82,6 +82,21 @@ mod tests {
 
     #[test]
     #[contract("S81")]
+    fn the_memory_of_a_dropped_value_of_a_file_no_longer_holds_its_text() {
+        let text: String = (b'a'..=b'z').cycle().take(512).map(char::from).collect();
+        let tail = &text.as_bytes()[256..];
+        let node = crate::ValueNode::Text(text.clone().into());
+        let crate::ValueNode::Text(held) = &node else {
+            panic!("it is a text");
+        };
+        let place = held.as_ptr().addr();
+        assert_eq!(memory(place, 512), text.as_bytes(), "the control");
+        drop(node);
+        assert!(!memory(place, 512).ends_with(tail));
+    }
+
+    #[test]
+    #[contract("S81")]
     fn a_text_becomes_a_secret_without_a_copy_that_would_stay() {
         let text = "a key of clients".to_owned();
         let place = text.as_ptr().addr();

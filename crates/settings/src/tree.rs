@@ -3,6 +3,7 @@
 //! File, environment and flags all end up in one such tree, so that one walk checks them alike.
 
 use serde_json::Value as Json;
+use zeroize::Zeroizing;
 
 /// Origin of a value or key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +39,10 @@ pub enum ValueNode {
     Int(i128),
     /// Any other number.
     Float(f64),
-    /// A string of the file; `${NAME}` in it is not expanded yet.
-    Text(String),
+    /// A string of the file; `${NAME}` in it is not expanded yet. It may be a secret.
+    Text(Zeroizing<String>),
     /// A text from a variable or flag: its type depends on the key.
-    Loose(String),
+    Loose(Zeroizing<String>),
     /// A list.
     List(Vec<LocatedValue>),
     /// A mapping, in the order of the file, no duplicate keys.

@@ -80,7 +80,7 @@ fn key(name: &str) -> &'static KeySchema {
 /// Reads a value as a variable would give it.
 fn parsed(kind: &ValueKind, text: &str) -> Result<Value, String> {
     let given = LocatedValue {
-        node: ValueNode::Loose(text.to_owned()),
+        node: ValueNode::Loose(text.to_owned().into()),
         origin: ValueOrigin::Named("TEST".to_owned()),
     };
     scalar(kind, &given, &given, |_| Err("no URL here".to_owned())).map_err(|error| error.message)

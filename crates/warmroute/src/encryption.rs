@@ -1,11 +1,25 @@
 //! Reads certificates before anything is started, so that their faults are problems of the
 //! configuration.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use config::{ListenerTls, Problem, Settings};
 use fleet::TrustCache;
-use net::{HttpProtocols, IdentityError, IdentityFiles, Listener, TlsIdentity, WorkerUrl};
+use net::{
+    ClientNameError, ClientNames, HttpProtocols, IdentityError, IdentityFiles, Listener,
+    TlsIdentity, WorkerUrl,
+};
+
+/// The reason why a listener cannot be encrypted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EncryptionError {
+    /// A certificate file cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A name in the list of clients cannot be used.
+    #[error(transparent)]
+    ClientName(#[from] ClientNameError),
+}
 
 /// Returns the problems of the certificate files that the settings name.
 pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
@@ -18,21 +32,18 @@ pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
         ("admin", &settings.admin.tls),
     ] {
         let Some(tls) = tls else { continue };
-        if let Err(error) = TlsIdentity::load(files(tls), HttpProtocols::Http1) {
-            let key = [
-                ("cert", Some(&tls.cert)),
-                ("client_ca", tls.client_ca.as_ref()),
-            ];
-            let key = key
-                .iter()
-                .find(|(_, path)| path.is_some_and(|path| path == error.path()));
-            let key = key.map_or("key", |(key, _)| *key);
-            bad(
-                &format!("{section}.tls.{key}"),
-                &error.path().display().to_string(),
-                &error.to_string(),
-            );
-        }
+        let Err(error) = load(tls, HttpProtocols::Http1) else {
+            continue;
+        };
+        let (key, value) = match &error {
+            EncryptionError::Identity(error) => {
+                let path = error.path();
+                (key_of(tls, path), path.display().to_string())
+            }
+            EncryptionError::ClientName(_) => ("client_names", tls.client_names.join(", ")),
+        };
+        let path = format!("{section}.tls.{key}");
+        bad(&path, &value, &error.to_string());
     }
     let mut trusts = TrustCache::default();
     for (at, worker) in settings.workers.iter().enumerate() {
@@ -49,6 +60,19 @@ pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
     problems
 }
 
+/// Returns the key that names this file.
+fn key_of(tls: &ListenerTls, file: &Path) -> &'static str {
+    let keys = [
+        ("cert", Some(&tls.cert)),
+        ("client_ca", tls.client_ca.as_ref()),
+        ("client_crl", tls.client_crl.as_ref()),
+    ];
+    let key = keys
+        .iter()
+        .find(|(_, path)| path.is_some_and(|path| path == file));
+    key.map_or("key", |(key, _)| *key)
+}
+
 /// Wraps the listener in TLS if it has an identity.
 pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<TlsIdentity>>) -> Listener {
     match tls {
@@ -61,9 +85,9 @@ pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<TlsIdentity>>) -> L
 pub(crate) fn identity(
     tls: Option<&ListenerTls>,
     protocols: HttpProtocols,
-) -> Result<Option<Arc<TlsIdentity>>, IdentityError> {
+) -> Result<Option<Arc<TlsIdentity>>, EncryptionError> {
     let Some(tls) = tls else { return Ok(None) };
-    let identity = TlsIdentity::load(files(tls), protocols)?;
+    let identity = load(tls, protocols)?;
     if let Some(mode) = identity.exposed_key_mode() {
         tracing::warn!(
             key = %tls.key.display(),
@@ -74,10 +98,13 @@ pub(crate) fn identity(
     Ok(Some(Arc::new(identity)))
 }
 
-fn files(tls: &ListenerTls) -> IdentityFiles {
-    IdentityFiles {
+fn load(tls: &ListenerTls, protocols: HttpProtocols) -> Result<TlsIdentity, EncryptionError> {
+    let files = IdentityFiles {
         cert: tls.cert.clone(),
         key: tls.key.clone(),
         client_ca: tls.client_ca.clone(),
-    }
+        client_crl: tls.client_crl.clone(),
+    };
+    let names = ClientNames::parse(&tls.client_names)?;
+    Ok(TlsIdentity::load(files, names, protocols)?)
 }

@@ -209,6 +209,8 @@ mod tests {
                 cert: "/c".into(),
                 key: "/k".into(),
                 client_ca: Some("/ca".into()),
+                client_crl: None,
+                client_names: Vec::new(),
             }),
             admin_tls: true,
             admin_token_file: Some("/run/my token".into()),

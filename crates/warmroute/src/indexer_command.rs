@@ -7,12 +7,15 @@ use clap::Args;
 use config::{Override, Problem, Settings};
 use indexer::{Indexer, IndexerParts, ResidentInstances};
 use kv_index::{IndexSettings, KvIndex};
-use net::{Clock, Destinations, HttpProtocols, IdentityError, ListenError};
+use net::{Clock, Destinations, HttpProtocols, ListenError};
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    admin_tokens, encryption, from_settings, limits, logging, output, setting_flags::LoggingArgs,
+    admin_tokens,
+    encryption::{self, EncryptionError},
+    from_settings, limits, logging, output,
+    setting_flags::LoggingArgs,
     settings, signals::StopSignals, wire_up,
 };
 
@@ -51,7 +54,7 @@ enum IndexerStartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("admin.tls: {0}")]
-    Identity(#[from] IdentityError),
+    Identity(#[from] EncryptionError),
     #[error(transparent)]
     Audit(#[from] AuditFileError),
 }

@@ -100,7 +100,7 @@ pub(crate) fn load(
     let text = file.map(|path| read(path, &name)).transpose()?;
     check(&SettingsInput {
         name: &name,
-        text: text.as_deref(),
+        text: text.as_ref().map(|text| text.as_str()),
         env: &env,
         overrides,
         left_out: &[],
@@ -138,14 +138,14 @@ pub(crate) fn check(input: &SettingsInput<'_>) -> Result<Settings, Vec<Problem>>
     })
 }
 
-pub(crate) fn read(path: &Path, name: &str) -> Result<String, Vec<Problem>> {
+/// Reads a file that may have keys in it: the text is overwritten when it is dropped.
+pub(crate) fn read(path: &Path, name: &str) -> Result<Zeroizing<String>, Vec<Problem>> {
     let bytes =
         std::fs::read(path).map_err(|error| vec![Problem::unreadable(name, error.to_string())])?;
-    String::from_utf8(bytes).map_err(|error| {
-        vec![Problem::not_utf8(
-            name,
-            &error.as_bytes()[..error.utf8_error().valid_up_to()],
-        )]
+    String::from_utf8(bytes).map(Zeroizing::new).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let bytes = Zeroizing::new(error.into_bytes());
+        vec![Problem::not_utf8(name, &bytes[..valid])]
     })
 }
 

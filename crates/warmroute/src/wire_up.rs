@@ -508,7 +508,8 @@ fn doctor(live: &Arc<LiveConfig>, tenants: Arc<Tenants>, key_in_arguments: bool)
                 probe,
                 timeout: USUAL_TIMEOUT,
             };
-            doctor::diagnose(&settings, &surroundings, options).await
+            let report = doctor::diagnose(&settings, &surroundings, options).await;
+            doctor::without_answers(report, &settings)
         }
     })
 }

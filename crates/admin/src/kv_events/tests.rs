@@ -215,6 +215,16 @@ async fn an_envelope_has_all_fields_of_the_contract() {
         &(0..8).collect::<Vec<_>>(),
         BlockSize::new(4).unwrap(),
     );
+    // Keyed by the salt, which this subscriber does not see.
+    let namespace = kv_blocks::Namespace {
+        model: "m".into(),
+        lora: None,
+        salt: Some("secret5".into()),
+        block_size: BlockSize::new(4).unwrap(),
+        identity: kv_blocks::PromptIdentity::Tokens,
+    };
+    let shown = [0, 1].map(|block| kv_index::shown_hash(&namespace, chain[block]));
+    assert_ne!(shown[0], chain[0]);
     let envelope = |id: u64, kind: &str, timestamp: &Value| {
         json!({
             "event_id": id, "timestamp": timestamp, "event_type": kind, "model_name": "m", "block_size": 4,
@@ -223,12 +233,12 @@ async fn an_envelope_has_all_fields_of_the_contract() {
         })
     };
     let mut store = envelope(0, "stored", &received[0].1["timestamp"]);
-    store["seq_hashes"] = json!([chain[0].0, chain[1].0]);
+    store["seq_hashes"] = json!([shown[0].0, shown[1].0]);
     store["base_block_idx"] = json!(0);
     store["parent_hash"] = Value::Null;
     store["token_ids"] = Value::Null;
     let mut removal = envelope(1, "removed", &received[1].1["timestamp"]);
-    removal["seq_hashes"] = json!([chain[1].0]);
+    removal["seq_hashes"] = json!([shown[1].0]);
     removal["base_block_idx"] = json!(1);
     assert_eq!(
         received,

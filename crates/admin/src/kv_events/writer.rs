@@ -2,12 +2,12 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use kv_blocks::{Target, Tier};
+use kv_blocks::{Namespace, SequenceHash, Target, Tier};
 use kv_events::{
     continuum::{self, ContinuumEvent, ContinuumKind},
     standard::{StandardChange, StandardEvent, StreamKey, encode_json},
 };
-use kv_index::{BlockChange, ChangeKind, KvIndex, NamespaceKey, salt_digest};
+use kv_index::{BlockChange, ChangeKind, KvIndex, NamespaceKey, salt_digest, shown_hash};
 use net::Clock;
 
 use super::{
@@ -104,13 +104,23 @@ impl EnvelopeWriter {
         for kind in kinds {
             let event = ContinuumEvent {
                 kind: *kind,
-                prefix_hash: change.hashes[self.done].to_string(),
+                prefix_hash: self
+                    .shown(&change.namespace, change.hashes[self.done])
+                    .to_string(),
                 token_count: Some((before + 1) * u64::from(change.namespace.block_size.tokens())),
             };
             let data = continuum::encode(&event, name, change.target.rank.0);
             self.event(change.target, name, *kind, &data, out);
         }
         self.done += 1;
+    }
+
+    /// Returns the hash as it is sent: who may not see the salts gets keyed ones.
+    fn shown(&self, namespace: &Namespace, hash: SequenceHash) -> SequenceHash {
+        match self.salts {
+            Salts::Plain => hash,
+            Salts::Digest => shown_hash(namespace, hash),
+        }
     }
 
     /// Writes the event of the next stretch.
@@ -124,7 +134,11 @@ impl EnvelopeWriter {
             change.target,
             change.tier,
         );
-        let seq_hashes = stretch.hashes.iter().map(|hash| hash.0).collect();
+        let hashes = stretch.hashes.iter();
+        let seq_hashes = hashes.map(|hash| self.shown(namespace, *hash).0).collect();
+        let parent_hash = stretch
+            .parent
+            .map(|parent| self.shown(namespace, parent).0);
         let base_block_idx = Some(stretch.depth.into());
         let event = StandardEvent {
             event_id: self.envelopes.next(stream),
@@ -146,7 +160,7 @@ impl EnvelopeWriter {
                 ChangeKind::Stored { .. } => StandardChange::Stored {
                     seq_hashes,
                     base_block_idx,
-                    parent_hash: stretch.parent.map(|parent| parent.0),
+                    parent_hash,
                     token_ids: None,
                 },
                 ChangeKind::Removed { .. } => StandardChange::Removed {

@@ -155,7 +155,7 @@ impl ParsedFlags {
             return;
         };
         let text = |text: &str| LocatedValue {
-            node: ValueNode::Text(text.to_owned()),
+            node: ValueNode::Text(text.to_owned().into()),
             origin: from.clone(),
         };
         match (*means, values) {
@@ -212,7 +212,7 @@ impl ParsedFlags {
             .try_fold(&mut self.tree, |at, key| at.get_or_insert(key, from));
         if let Some(place) = place {
             *place = LocatedValue {
-                node: ValueNode::Loose(value.to_owned()),
+                node: ValueNode::Loose(value.to_owned().into()),
                 origin: from.clone(),
             };
         }
@@ -256,7 +256,7 @@ impl ParsedFlags {
                 .try_fold(&mut tree, |at, key| at.get_or_insert(key, &from));
             if let Some(place) = place.filter(|place| matches!(place.node, ValueNode::Null)) {
                 *place = LocatedValue {
-                    node: ValueNode::Loose(value.to_owned()),
+                    node: ValueNode::Loose(value.to_owned().into()),
                     origin: from.clone(),
                 };
             }
@@ -288,7 +288,7 @@ fn bootstrap_port(port: &str, from: &ValueOrigin) -> LocatedValue {
     let node = if port.eq_ignore_ascii_case("none") {
         ValueNode::Null
     } else {
-        ValueNode::Loose(port.to_owned())
+        ValueNode::Loose(port.to_owned().into())
     };
     LocatedValue {
         node,

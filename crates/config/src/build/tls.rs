@@ -28,6 +28,32 @@ pub(super) fn listeners_are_whole(root: &CheckedValue, problems: &mut Vec<Proble
     }
 }
 
+/// Checks listeners for rules about client certificates that nothing asks for.
+pub(super) fn client_rules_have_an_authority(
+    root: &CheckedValue,
+    problems: &mut Vec<ProblemDraft>,
+) {
+    for name in ["server", "admin"] {
+        let section = root.key(name).key("tls");
+        let authority = section.key("client_ca");
+        if authority.failed || authority.text().is_some() {
+            continue;
+        }
+        let (crl, names) = (section.key("client_crl"), section.key("client_names"));
+        let idle = [
+            ("client_crl", crl, crl.text().is_some()),
+            ("client_names", names, !names.items().is_empty()),
+        ];
+        for (key, value, _) in idle.into_iter().filter(|(_, _, is_set)| *is_set) {
+            let message = format!("`{name}.tls` asks clients for no certificate");
+            let draft = ProblemDraft::new(format!("{name}.tls.{key}"), message)
+                .expected("`client_ca` beside it")
+                .in_context();
+            problems.push(problem_at(draft, value, section));
+        }
+    }
+}
+
 /// Returns whether clients need a certificate.
 pub(super) fn knows_its_clients(section: &CheckedValue) -> bool {
     ListenerTls::read(section.key("tls")).is_some_and(|tls| tls.client_ca.is_some())

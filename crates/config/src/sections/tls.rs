@@ -12,6 +12,12 @@ settings::section! {
         key: PathBuf = "~", restart;
         /// File of certificate authorities, PEM; clients must present a certificate of one of them.
         client_ca: Option<PathBuf> = "~", restart;
+        /// File of certificate revocation lists of those authorities, PEM; read again when it
+        /// changes. It must have a list, not over, of the issuer of every client certificate.
+        client_crl: Option<PathBuf> = "~", restart;
+        /// DNS names and addresses of which a client certificate must carry one. Empty: every
+        /// certificate of the authorities is accepted.
+        client_names: Vec<String> = "[]", restart;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Encryption settings: keys that require each other, and listeners that may be public.
 
+use contract_id::contract;
+
 use crate::sources;
 
 fn problems(text: &str) -> Vec<String> {
@@ -30,6 +32,25 @@ fn a_listener_has_certificate_and_key_or_neither() {
         ),
     ] {
         assert_eq!(problems(text), [path], "{text}");
+    }
+}
+
+#[test]
+#[contract("S16")]
+fn rules_for_client_certificates_need_an_authority() {
+    let rules = "client_crl: /l.pem, client_names: [a.test, 10.0.0.1]";
+    let settings = sources::settings(&format!(
+        "server: {{tls: {{cert: /c.pem, key: /k.pem, client_ca: /a.pem, {rules}}}}}"
+    ));
+    let tls = settings.server.tls.expect("it is set");
+    assert_eq!(tls.client_crl, Some("/l.pem".into()));
+    assert_eq!(tls.client_names, ["a.test", "10.0.0.1"]);
+    for (rule, path) in [
+        ("client_crl: /l.pem", "admin.tls.client_crl"),
+        ("client_names: [a.test]", "admin.tls.client_names"),
+    ] {
+        let text = format!("admin: {{tls: {{cert: /c.pem, key: /k.pem, {rule}}}}}");
+        assert_eq!(problems(&text), [path], "{text}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! The TLS identity of a listener, read from files that may change while it listens.
 
 use std::{
-    fmt, io,
+    fmt,
+    fs::File,
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -10,12 +12,26 @@ use parking_lot::Mutex;
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{PrivateKeyDer, pem::PemObject},
-    server::WebPkiClientVerifier,
+    server::{NoServerSessionStorage, VerifierBuilderError},
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{HTTP_1, HTTP_2, TlsAccept, provider, trust::certificates};
+use super::{
+    ClientNames, HTTP_1, HTTP_2, TlsAccept,
+    client_verifier::ClientVerifier,
+    provider,
+    trust::{certificates, pem_objects},
+};
 use crate::Stream;
+
+/// Largest file that is read. A revocation list has about 40 bytes for each certificate.
+const MAX_FILE: u64 = 4 << 20;
+
+/// Contents of the files, in errors.
+const CERTIFICATE: &str = "certificate";
+const PRIVATE_KEY: &str = "private key";
+const AUTHORITY: &str = "certificate of an authority";
+const REVOCATION_LIST: &str = "revocation list";
 
 /// Paths of a listener's certificate files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +42,8 @@ pub struct IdentityFiles {
     pub key: PathBuf,
     /// PEM text: authorities that may sign client certificates; `None` = no client certificates.
     pub client_ca: Option<PathBuf>,
+    /// PEM text: lists of the client certificates that those authorities have revoked.
+    pub client_crl: Option<PathBuf>,
 }
 
 /// The reason why a listener has no identity.
@@ -74,6 +92,7 @@ impl IdentityError {
 /// A listener's certificate and key, kept in line with their files.
 pub struct TlsIdentity {
     files: IdentityFiles,
+    client_names: ClientNames,
     protocols: HttpProtocols,
     current: Mutex<LoadedIdentity>,
 }
@@ -100,18 +119,25 @@ struct IdentityContents {
     cert: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
+    client_crl: Option<Vec<u8>>,
 }
 
 impl TlsIdentity {
-    /// Reads the files, for a listener that speaks `protocols`.
+    /// Reads the files, for a listener that speaks `protocols`. If it asks for client certificates,
+    /// each must carry one of `client_names`.
     ///
     /// # Errors
     /// A file cannot be read, has other content, or does not go with the others.
-    pub fn load(files: IdentityFiles, protocols: HttpProtocols) -> Result<Self, IdentityError> {
+    pub fn load(
+        files: IdentityFiles,
+        client_names: ClientNames,
+        protocols: HttpProtocols,
+    ) -> Result<Self, IdentityError> {
         let seen = contents(&files)?;
-        let config = Arc::new(config(&files, &seen, protocols)?);
+        let config = Arc::new(config(&files, &seen, &client_names, protocols)?);
         Ok(Self {
             files,
+            client_names,
             protocols,
             current: Mutex::new(LoadedIdentity {
                 config,
@@ -146,7 +172,10 @@ impl TlsIdentity {
         {
             return Ok(false);
         }
-        let read = read.map(|found| (config(&self.files, &found, self.protocols), found));
+        let read = read.map(|found| {
+            let config = config(&self.files, &found, &self.client_names, self.protocols);
+            (config, found)
+        });
         let mut current = self.current.lock();
         let config = match read {
             Ok((config, found)) => {
@@ -177,33 +206,51 @@ impl TlsIdentity {
 }
 
 fn contents(files: &IdentityFiles) -> Result<IdentityContents, IdentityError> {
-    let read = |path: &PathBuf| {
-        std::fs::read(path).map_err(|source| IdentityError::File {
-            path: path.clone(),
-            source,
-        })
+    let optional = |path: &Option<PathBuf>, what| {
+        let path = path.as_ref();
+        path.map(|path| read(path, what)).transpose()
     };
     Ok(IdentityContents {
-        cert: read(&files.cert)?,
-        key: read(&files.key)?,
-        client_ca: files.client_ca.as_ref().map(read).transpose()?,
+        cert: read(&files.cert, CERTIFICATE)?,
+        key: read(&files.key, PRIVATE_KEY)?,
+        client_ca: optional(&files.client_ca, AUTHORITY)?,
+        client_crl: optional(&files.client_crl, REVOCATION_LIST)?,
     })
+}
+
+fn read(path: &Path, what: &'static str) -> Result<Vec<u8>, IdentityError> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
+        .map_err(|source| IdentityError::File {
+            path: path.to_owned(),
+            source,
+        })?;
+    if bytes.len() as u64 > MAX_FILE {
+        let reason = format!("it has more than {} MiB", MAX_FILE >> 20);
+        return Err(unusable(path, what, reason));
+    }
+    Ok(bytes)
+}
+
+fn unusable(path: &Path, what: &'static str, reason: String) -> IdentityError {
+    IdentityError::Content {
+        path: path.to_owned(),
+        what,
+        reason,
+    }
 }
 
 fn config(
     files: &IdentityFiles,
     contents: &IdentityContents,
+    client_names: &ClientNames,
     protocols: HttpProtocols,
 ) -> Result<ServerConfig, IdentityError> {
-    let wrong = |path: &Path, what: &'static str, reason: String| IdentityError::Content {
-        path: path.to_owned(),
-        what,
-        reason,
-    };
-    let chain =
-        certificates(&contents.cert).map_err(|reason| wrong(&files.cert, "certificate", reason))?;
+    let chain = certificates(&contents.cert)
+        .map_err(|reason| unusable(&files.cert, CERTIFICATE, reason))?;
     let key = PrivateKeyDer::from_pem_slice(&contents.key)
-        .map_err(|error| wrong(&files.key, "private key", error.to_string()))?;
+        .map_err(|error| unusable(&files.key, PRIVATE_KEY, error.to_string()))?;
     let pair = |source| IdentityError::Pair {
         cert: files.cert.clone(),
         key: files.key.clone(),
@@ -212,27 +259,52 @@ fn config(
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(pair)?;
-    let builder = match (&files.client_ca, &contents.client_ca) {
-        (Some(path), Some(pem)) => {
-            let wrong = |reason| wrong(path, "certificate of an authority", reason);
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(pem).map_err(wrong)? {
-                roots
-                    .add(authority)
-                    .map_err(|error| wrong(error.to_string()))?;
-            }
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| wrong(error.to_string()))?)
-        }
-        _ => builder.with_no_client_auth(),
+    let verifier = client_verifier(files, contents, client_names)?;
+    let asks_for_certificates = verifier.is_some();
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(Arc::new(verifier)),
+        None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
+    if asks_for_certificates {
+        // A resumed session shows no certificate, and the earlier one may be revoked or over.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+    }
     config.alpn_protocols = match protocols {
         HttpProtocols::Http1 => vec![HTTP_1.to_vec()],
         HttpProtocols::Http2 => vec![HTTP_2.to_vec(), HTTP_1.to_vec()],
     };
     Ok(config)
+}
+
+fn client_verifier(
+    files: &IdentityFiles,
+    contents: &IdentityContents,
+    names: &ClientNames,
+) -> Result<Option<ClientVerifier>, IdentityError> {
+    let (Some(path), Some(pem)) = (&files.client_ca, &contents.client_ca) else {
+        return Ok(None);
+    };
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(pem).map_err(|reason| unusable(path, AUTHORITY, reason))? {
+        roots
+            .add(authority)
+            .map_err(|error| unusable(path, AUTHORITY, error.to_string()))?;
+    }
+    let lists = match (&files.client_crl, &contents.client_crl) {
+        (Some(path), Some(pem)) => {
+            pem_objects(pem).map_err(|reason| unusable(path, REVOCATION_LIST, reason))?
+        }
+        _ => Vec::new(),
+    };
+    let verifier = ClientVerifier::new(roots, lists, names.clone());
+    let verifier = verifier.map_err(|error| match (&error, &files.client_crl) {
+        (VerifierBuilderError::InvalidCrl(_), Some(path)) => {
+            unusable(path, REVOCATION_LIST, error.to_string())
+        }
+        _ => unusable(path, AUTHORITY, error.to_string()),
+    })?;
+    Ok(Some(verifier))
 }
 
 impl fmt::Debug for TlsIdentity {

@@ -132,7 +132,12 @@ impl TrustRoots {
 
 /// Returns the certificates in a PEM text, at least one; otherwise the reason.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    pem_objects(pem)
+}
+
+/// Returns the objects of a kind in a PEM text, at least one; otherwise the reason.
+pub(super) fn pem_objects<T: PemObject>(pem: &[u8]) -> Result<Vec<T>, String> {
+    let read: Result<Vec<T>, _> = T::pem_slice_iter(pem).collect();
     match read {
         Ok(found) if found.is_empty() => Err("there is none".to_owned()),
         Ok(found) => Ok(found),

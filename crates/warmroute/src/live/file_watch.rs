@@ -12,6 +12,7 @@ use tokio::{
     task::JoinSet,
     time::MissedTickBehavior,
 };
+use zeroize::Zeroizing;
 
 #[cfg(feature = "nats")]
 use super::shared_members;
@@ -67,12 +68,19 @@ async fn end_leases(live: &Arc<LiveConfig>) {
     }
 }
 
+/// Whether the file has another text than the one last read.
+fn has_other_text(path: &Path, live: &LiveConfig) -> bool {
+    let text = fs::read_to_string(path).ok().map(Zeroizing::new);
+    let state = live.state.lock();
+    text.as_ref().map(|text| text.as_str()) != state.sources.text()
+}
+
 async fn watch_file(live: &Arc<LiveConfig>) {
     let path = live.state.lock().sources.path().cloned();
     let Some(path) = path else { return };
     let mut seen = FileVersion::of(&path);
     // The start read the file a moment before this first check.
-    let mut stale = fs::read_to_string(&path).ok().as_deref() != live.state.lock().sources.text();
+    let mut stale = has_other_text(&path, live);
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use config::{Override, Problem, Settings};
 use tenants::ListedKeys;
+use zeroize::Zeroizing;
 
 use super::{members::MemberTable, state_file};
 use crate::settings::{self, SettingsInput};
@@ -12,8 +13,8 @@ use crate::settings::{self, SettingsInput};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SourceTexts {
     path: Option<PathBuf>,
-    /// Text of the file.
-    text: Option<Arc<str>>,
+    /// Text of the file, with the keys in it: overwritten when its last owner drops it.
+    text: Option<Arc<Zeroizing<String>>>,
     env: Arc<Vec<(String, String)>>,
     flags: Arc<Vec<Override>>,
     /// Shared with the history, which stores many of them.
@@ -62,7 +63,8 @@ impl SourceTexts {
     /// Reads the file again.
     pub(super) fn reread(&mut self) -> Result<(), Vec<Problem>> {
         if let Some(path) = &self.path {
-            self.text = Some(settings::read(path, &path.display().to_string())?.into());
+            let text = settings::read(path, &path.display().to_string())?;
+            self.text = Some(Arc::new(text));
         }
         Ok(())
     }
@@ -82,7 +84,7 @@ impl SourceTexts {
 
     /// Returns the file's text, as last read.
     pub(super) fn text(&self) -> Option<&str> {
-        self.text.as_deref()
+        self.text.as_ref().map(|text| text.as_str())
     }
 
     /// Returns the sources without the keys of the file, for the history: it is read again when they
@@ -122,7 +124,7 @@ impl SourceTexts {
         );
         let mut settings = settings::check(&SettingsInput {
             name: &name,
-            text: self.text.as_deref(),
+            text: self.text(),
             env: &self.env,
             overrides: &self.flags,
             left_out: &self.members.left_out(),
@@ -130,5 +132,52 @@ impl SourceTexts {
         })?;
         settings.tenants.listed = self.keys.clone();
         Ok(settings)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::{
+        fs::{self, File},
+        os::unix::fs::FileExt as _,
+    };
+
+    use contract_id::contract;
+
+    use super::*;
+
+    /// Returns this process's memory at the address, as the kernel sees it.
+    fn memory(address: usize, bytes: usize) -> Vec<u8> {
+        let mut seen = vec![0; bytes];
+        let memory = File::open("/proc/self/mem").unwrap();
+        match memory.read_exact_at(&mut seen, address as u64) {
+            Ok(()) => seen,
+            // The allocator gave the page back.
+            Err(_) => Vec::new(),
+        }
+    }
+
+    #[test]
+    #[contract("S81")]
+    fn the_memory_of_a_dropped_configuration_no_longer_holds_its_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("warmroute.yaml");
+        let key: String = (b'a'..=b'z').cycle().take(512).map(char::from).collect();
+        let text = format!("workers: [] # {key}");
+        fs::write(&path, &text).unwrap();
+        let sources = SourceTexts::read(Some(path.clone()), Vec::new(), Vec::new()).unwrap();
+        let kept = sources.without_keys();
+        let place = sources.text().unwrap().as_ptr().addr();
+        drop(sources);
+        let of_history = memory(place, text.len());
+        assert_eq!(of_history, text.as_bytes(), "the control");
+        drop(kept);
+        let after = memory(place, text.len());
+        let tail = &key.as_bytes()[256..];
+        assert!(
+            !after.ends_with(tail),
+            "{}",
+            String::from_utf8_lossy(&after)
+        );
     }
 }

@@ -3,7 +3,7 @@
 use net::ListenError;
 
 use super::redis;
-use crate::takeover::TakeoverError;
+use crate::{encryption::EncryptionError, takeover::TakeoverError};
 
 /// Reason why nothing was started.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub(crate) enum StartError {
     /// The file of the audit cannot be used.
     Audit(#[from] admin::AuditFileError),
     /// The certificate of a listener cannot be used.
-    Identity(#[from] net::IdentityError),
+    Identity(#[from] EncryptionError),
     /// The store of shared token ids cannot be opened.
     Tokens(#[from] tokenization::SharedTokensError),
     /// The probe listener cannot be started.

@@ -4,7 +4,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use http::HeaderMap;
 use net::{
-    Address, HttpProtocols, IdentityFiles, ListenAddr, TlsIdentity, TrustRoots, WorkerUrl,
+    Address, ClientNames, HttpProtocols, IdentityFiles, ListenAddr, TlsIdentity, TrustRoots,
+    WorkerUrl,
     fetch::{self, FetchError, FetchedReply},
 };
 use tokio::{io::copy_bidirectional, runtime::Runtime};
@@ -29,8 +30,10 @@ impl TlsFront {
             cert: folder.join("cert.pem"),
             key: folder.join("key.pem"),
             client_ca: None,
+            client_crl: None,
         };
-        let identity = Arc::new(TlsIdentity::load(files, HttpProtocols::Http1).unwrap());
+        let identity = TlsIdentity::load(files, ClientNames::default(), HttpProtocols::Http1);
+        let identity = Arc::new(identity.unwrap());
         let listener = runtime.block_on(async {
             net::listen(&ListenAddr::tcp("127.0.0.1", 0))
                 .await

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "modules of a test")]
 
 mod certificates;
+mod clients;
 mod front;
 mod listeners;
 mod redis;

@@ -3,6 +3,7 @@
 
 mod feeding;
 mod following;
+mod keyed_hashes;
 mod refusals;
 mod shape;
 mod slow_reader;

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::configured::ConfiguredFleet;
 use crate::harness::{
-    Program, RawClient, RouterQueries as _, SimControls as _, Stopwatch, chat, eventually, streamed,
+    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, SimControls as _,
+    Stopwatch, chat, eventually, streamed,
 };
 
 fn one(urls: &[String]) -> String {
@@ -579,11 +580,55 @@ fn a_worker_that_is_not_of_the_file_is_reached_only_in_the_allowed_networks() {
     it.until_ready(&["a", "b"]);
 }
 
+/// What the doctor says of a worker that the file does not name.
+const REDUCED_MESSAGES: [&str; 4] = [
+    "correct",
+    "not made",
+    "works, but deserves attention",
+    "failed",
+];
+
+#[test]
+#[contract("S41")]
+fn who_registers_a_stream_learns_of_it_one_word() {
+    let secret = "text/of-another-service";
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {secret}\r\ncontent-length: 0\r\n\r\n");
+    let [listed, registered] = [(); 2].map(|()| {
+        let service = ScriptedEngine::start(ScriptedReply::whole(""));
+        service.answer_bytes("/events", head.clone().into_bytes());
+        service
+    });
+    let yaml = |urls: &[String]| {
+        format!(
+            "workers: [{{name: a, url: \"{}\", kv_events: {{endpoint: \"{}/events\"}}}}]\n",
+            urls[0],
+            listed.url()
+        )
+    };
+    let it = ConfiguredFleet::start(2, yaml, &[]);
+    let endpoint = format!("{}/events", registered.url());
+    let events = json!({"endpoint": endpoint});
+    let entry = json!({"name": "b", "url": it.urls()[1], "kv_events": events});
+    let added = it.post("/admin/workers", &entry);
+    assert_eq!(added.status, 201, "{}", added.text());
+    let error_of = |worker: &str| {
+        let report = it.get("/admin/streams");
+        let rows = report["streams"].as_array()?;
+        let row = rows.iter().find(|row| row["worker"] == worker)?;
+        row["last_error"].as_str().map(str::to_owned)
+    };
+    // The operator wrote the address of the first one down, and is told more.
+    let told = eventually("the stream of the file", || error_of("a"));
+    assert!(told.contains(secret), "{told}");
+    let told = eventually("the registered stream", || error_of("b"));
+    assert_eq!(told, "no_connection");
+}
+
 #[test]
 #[contract("S41")]
 fn who_registers_an_address_learns_of_a_probe_one_word() {
     let secret = "the-answer-of-another-service";
-    let engine = crate::harness::ScriptedEngine::start(crate::harness::ScriptedReply::whole(""));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(""));
     let answered = |status: &str, body: &str| {
         for path in ["/health", "/v1/models", "/"] {
             engine.answer(path, status, body);
@@ -622,6 +667,16 @@ fn who_registers_an_address_learns_of_a_probe_one_word() {
         let reply = it.call("GET", "/admin/workers", b"").text();
         for told in ["418", "302", "teapot", "elsewhere", secret] {
             assert!(!reply.contains(told), "{told}: {reply}");
+        }
+        let report = it.get("/admin/doctor");
+        assert_eq!(report["ok"], false, "{report}");
+        let workers = report["workers"].as_array().expect("a list");
+        let checks = workers.iter().find(|worker| worker["name"] == "b");
+        let checks = checks.and_then(|worker| worker["checks"].as_array());
+        for check in checks.expect("a list") {
+            let message = check["message"].as_str().expect("a text");
+            assert!(REDUCED_MESSAGES.contains(&message), "{check}");
+            assert_eq!(check["found"], Value::Null, "{check}");
         }
     }
     // The same address as a worker of the file: the operator wrote it down, and is told more.
