@@ -182,6 +182,7 @@ fn supervisor_action(action: &SupervisorAction) -> &'static str {
         SupervisorAction::CancelCheck => "cancel check",
         SupervisorAction::StartSideRequest(SideRequest::Load) => "start load",
         SupervisorAction::StartSideRequest(SideRequest::Identity) => "start identity",
+        SupervisorAction::StartSideRequest(SideRequest::SaltProbe) => "start salt probe",
         SupervisorAction::CancelSideRequest => "cancel side request",
         SupervisorAction::StartStreams => "start streams",
         SupervisorAction::StopStreams => "stop streams",
