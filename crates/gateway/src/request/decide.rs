@@ -456,7 +456,7 @@ impl DecisionCounters {
 
 /// Converts a refusal into the client's error. A busy worker is available again later.
 pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
-    let has = |reason| {
+    let has = |reason: ExcludeReason| {
         refusal
             .excluded
             .iter()
