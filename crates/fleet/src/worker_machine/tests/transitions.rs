@@ -115,6 +115,8 @@ fn events() -> Vec<(&'static str, WorkerEvent)> {
         ("load read", load(LoadFigures::Present)),
         ("load read, without figures", load(LoadFigures::Absent)),
         ("load not read", Event::LoadRead(LoadReport::Failed)),
+        ("salts not probed", Event::SaltProbed(None)),
+        ("engine changed", Event::EngineChanged),
         (
             "streams started",
             Event::StreamsStarted(StreamCoverage::Complete),
