@@ -57,8 +57,8 @@ pub enum SaltHandling {
     Takes,
 }
 
-/// Returns what a worker of this kind does with a salt; `host`: the value of `Host` in its requests.
-/// Services with an account of the operator refuse members that they do not know.
+/// Returns what a worker of this kind does with a salt; `host`: the `Host` of its requests. Services
+/// with an account of the operator refuse members that they do not know.
 pub fn salt_handling(kind: EngineKind, host: &[u8]) -> SaltHandling {
     match kind {
         EngineKind::Azure | EngineKind::Anthropic | EngineKind::Gemini => SaltHandling::Refuses,

@@ -223,10 +223,10 @@ settings::words! {
     /// Whether cached blocks of tenants are kept apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Isolation {
-        /// By a salt of each tenant, which no engine ignores.
-        Strict = "strict",
         /// By a salt of each tenant.
         Salted = "salted",
+        /// The same; engines that are not shown to honour it get no requests of tenants.
+        Strict = "strict",
         /// Tenants share the blocks of equal prompts.
         Shared = "shared",
     }

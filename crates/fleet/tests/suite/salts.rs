@@ -1,7 +1,7 @@
 //! Probes of whether engines honour salts.
 
 use contract_id::contract;
-use fleet::{EngineKind, SaltSupport};
+use fleet::{EngineKind, FailureKind, SaltSupport};
 
 use crate::{
     fake_engine::FakeEngine,
@@ -29,10 +29,10 @@ fn probing(engine: &FakeEngine, kind: Option<EngineKind>) -> RunningFleet {
 
 /// Waits until this was found of the worker.
 async fn found(running: &RunningFleet, support: SaltSupport) {
-    let is_found = |worker: &fleet::WorkerView| worker.salt_support == support;
     running
         .until("what it does with salts", |snapshot| {
-            snapshot.worker_named("w1").is_some_and(|it| is_found(it))
+            let worker = snapshot.worker_named("w1");
+            worker.is_some_and(|worker| worker.salt_support == support)
         })
         .await;
 }
@@ -104,6 +104,8 @@ async fn what_was_found_of_a_process_is_not_held_of_the_next_one() {
     let running = probing(&engine, None);
     found(&running, SaltSupport::Ignored).await;
     engine.die().await;
+    let worker = running.fleet.snapshot().worker_named("w1").unwrap().id;
+    running.fleet.report_failure(worker, FailureKind::Refused);
     found(&running, SaltSupport::Unknown).await;
     engine.start();
     found(&running, SaltSupport::Ignored).await;
