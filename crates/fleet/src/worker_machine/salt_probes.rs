@@ -9,9 +9,11 @@ use kv_blocks::Moment;
 
 use crate::SaltSupport;
 
-/// Pause before a probe that showed nothing is repeated: the engine was busy, or had evicted the
-/// blocks.
+/// Pause before a probe that showed nothing is repeated, as the engine may have been busy or have
+/// evicted the blocks; each further pause is twice as long.
 const PROBE_AGAIN: Duration = Duration::from_secs(30);
+/// The pause is doubled this often: an engine that never shows anything costs a probe in 32 minutes.
+const MOST_DOUBLINGS: u32 = 6;
 
 /// The salt probes of one worker.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +23,8 @@ pub(super) struct SaltProbes {
     /// Whether a probe of the present engine runs.
     running: bool,
     support: SaltSupport,
+    /// Probes in a row that showed nothing.
+    fruitless: u32,
     /// When the next probe is made; `None`: not before another event.
     due: Option<Moment>,
 }
@@ -58,6 +62,7 @@ impl SaltProbes {
     pub(super) fn forget(&mut self, now: Moment) {
         self.running = false;
         self.support = SaltSupport::Unknown;
+        self.fruitless = 0;
         self.due = Some(now);
     }
 
@@ -73,7 +78,11 @@ impl SaltProbes {
         }
         self.support = found.unwrap_or(self.support);
         if matches!(found, None | Some(SaltSupport::Unknown)) {
-            self.due = Some(now + PROBE_AGAIN);
+            let doublings = self.fruitless.min(MOST_DOUBLINGS);
+            self.due = Some(now + PROBE_AGAIN * (1_u32 << doublings));
+            self.fruitless = doublings + 1;
+        } else {
+            self.fruitless = 0;
         }
     }
 }
