@@ -67,11 +67,7 @@ pub(crate) async fn salt_support(client: &ProbeClient, worker: &WorkerView) -> O
     tokio::time::timeout(TIME_LIMIT, probed).await.ok()?
 }
 
-async fn all_models(
-    client: &ProbeClient,
-    models: &[&Arc<str>],
-    count: u32,
-) -> Option<SaltSupport> {
+async fn all_models(client: &ProbeClient, models: &[&Arc<str>], count: u32) -> Option<SaltSupport> {
     let mut shown = SaltSupport::Honoured;
     for &model in models {
         let text = words(&nonce(), count);

@@ -122,7 +122,6 @@ pub(super) fn for_worker<'c>(
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
-    use dialect::ErrorCode;
     use tenants::Isolation;
 
     use super::*;

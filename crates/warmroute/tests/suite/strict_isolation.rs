@@ -15,12 +15,7 @@ const STRICT: &str = "tenants:\n  isolation: strict\n  expose_headers: always\n 
 fn post(router: &Program, key: &str, topic: &str) -> RawReply {
     let headers = [("x-api-key", key)];
     let body = json!({"model": "sim", "prompt": words(topic, 60), "max_tokens": 2}).to_string();
-    RawClient::post_with(
-        &router.data(),
-        "/v1/completions",
-        &headers,
-        body.as_bytes(),
-    )
+    RawClient::post_with(&router.data(), "/v1/completions", &headers, body.as_bytes())
 }
 
 /// Waits until this is known of the workers.
@@ -102,10 +97,7 @@ fn without_a_worker_that_honours_the_salt_the_error_names_the_setting_and_salted
     isolate(&routed, "salted", "strict");
     salts_are(router, &["ignored"]);
     let refused = post(router, "sk-b", "one");
-    assert_eq!(
-        (refused.status, &*refused.error_code()),
-        (503, "no_worker")
-    );
+    assert_eq!((refused.status, &*refused.error_code()), (503, "no_worker"));
     let text = refused.text();
     assert!(text.contains("tenants.isolation: strict"), "{text}");
     isolate(&routed, "strict", "salted");
@@ -114,8 +106,7 @@ fn without_a_worker_that_honours_the_salt_the_error_names_the_setting_and_salted
 
 /// Forms, and the handshake of a conversation.
 fn requests_without_a_salt(router: &Program) -> Vec<RawReply> {
-    let form =
-        "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsim\r\n--x--\r\n";
+    let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsim\r\n--x--\r\n";
     let headers = [
         ("x-api-key", "sk-a"),
         ("content-type", "multipart/form-data; boundary=x"),
