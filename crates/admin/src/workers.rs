@@ -116,6 +116,7 @@ impl WorkerReporter {
                 }
                 .into(),
                 parity: parity_report::worst_state(&self.parity, worker).into(),
+                salt: worker.salt_support.as_str().into(),
                 last_error: last_error(worker),
             },
         }

@@ -137,8 +137,9 @@ pub struct ExcludedTarget<'a> {
     /// The target.
     pub target: TargetName<'a>,
     /// Why: `unhealthy`, `warming_up`, `draining`, `circuit_open`, `busy`, `model` (its worker does
-    /// not serve the model), `lora` (nor the adapter), `role`, `failed_before`, `not_pinned`,
-    /// `context_too_long` (the prompt fits on another one only), `other_cluster`, `dialect`.
+    /// not serve the model), `lora` (nor the adapter), `role`, `acl` (it is not shown to honour salts,
+    /// under `tenants.isolation: strict`), `failed_before`, `not_pinned`, `context_too_long` (the
+    /// prompt fits on another one only), `other_cluster`, `dialect`.
     pub reason: Cow<'a, str>,
 }
 

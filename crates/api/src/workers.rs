@@ -84,6 +84,10 @@ pub struct WorkerHealth {
     /// Agreement of predicted and actual cached tokens: that of its worst rank.
     #[schemars(extend("enum" = ["ok", "drifting", "downgraded", "recovering", "no_data"]))]
     pub parity: Name,
+    /// Whether it keeps the cached blocks of tenants apart by their salts; `unknown` also where that
+    /// is not probed: without `tenants.isolation: strict`.
+    #[schemars(extend("enum" = ["honoured", "ignored", "unknown"]))]
+    pub salt: Name,
     /// Its last error; of a worker that was discovered or registered a fixed word, such as `refused`,
     /// `forbidden_address`, `timed_out` or `unexpected_status`.
     pub last_error: Option<Arc<str>>,

@@ -97,6 +97,9 @@ pub(crate) struct CacheArgs {
     /// Keep no blocks for later requests: nothing is ever found in the cache, and nothing is published.
     #[arg(long)]
     pub(crate) no_prefix_caching: bool,
+    /// Keep one cache for all salts, as engines that do not know cache_salt.
+    #[arg(long)]
+    pub(crate) ignore_salt: bool,
 }
 
 /// Limits and order of a step.

@@ -70,6 +70,7 @@ pub(crate) struct CacheConfig {
     pub(crate) kv_blocks: u32,
     pub(crate) host_blocks: u32,
     pub(crate) prefix_caching: bool,
+    pub(crate) honours_salts: bool,
 }
 
 impl TryFrom<EngineArgs> for EngineConfig {
@@ -117,6 +118,7 @@ impl TryFrom<&CacheArgs> for CacheConfig {
             kv_blocks: args.kv_blocks,
             host_blocks: args.host_blocks,
             prefix_caching: !args.no_prefix_caching,
+            honours_salts: !args.ignore_salt,
         })
     }
 }

@@ -82,7 +82,7 @@ impl Generation {
             finish,
             script: job.script.as_ref().map(|script| Arc::clone(&script.tokens)),
             lora: job.lora,
-            salt: job.salt,
+            salt: job.salt.filter(|_| state.config.cache.honours_salts),
             transferred: job.transferred,
             priority: job.priority,
         };

@@ -34,6 +34,8 @@ pub struct FleetConfig {
     pub allowed_networks: Vec<config::AddressRange>,
     /// Time limit of one TCP connect, including connect probes.
     pub connect_timeout: Duration,
+    /// Whether workers are probed for whether they honour salts.
+    pub probes_salts: bool,
 }
 
 /// Returns the addresses at which a worker may be: an operator wrote the configuration; the address
@@ -60,6 +62,7 @@ impl FleetConfig {
             circuit_breaker: settings.circuit_breaker.clone(),
             allowed_networks: settings.discovery.allowed_networks.clone(),
             connect_timeout: settings.request.connect_timeout,
+            probes_salts: settings.tenants.is_strict(),
         }
     }
 

@@ -16,7 +16,10 @@ use kv_blocks::{
 use net::{Destinations, WorkerUrl};
 use time::OffsetDateTime;
 
-use crate::{EngineKind, HealthView, MessagesMode, ModelArtefacts, ServedModels, WorkerState};
+use crate::{
+    EngineKind, HealthView, MessagesMode, ModelArtefacts, SaltHandling, SaltSupport, ServedModels,
+    WorkerState, salt_handling,
+};
 
 /// Workers and models at one moment.
 #[derive(Clone, Debug, Default)]
@@ -291,6 +294,8 @@ pub struct WorkerView {
     pub ranks: Vec<RankView>,
     /// The engine's own counters.
     pub load: EngineLoad,
+    /// Whether it was observed to honour salts; unknown where that is not probed.
+    pub salt_support: SaltSupport,
 }
 
 impl WorkerView {
@@ -331,6 +336,7 @@ impl WorkerView {
             },
             ranks: vec![RankView::default()],
             load: EngineLoad::default(),
+            salt_support: SaltSupport::Unknown,
         }
     }
 
@@ -370,6 +376,16 @@ impl WorkerView {
     /// Returns whether it only computes prompts, for others to generate from.
     pub fn only_prefills(&self) -> bool {
         self.role == Role::Prefill
+    }
+
+    /// Returns what workers of its kind do with a salt.
+    pub fn salt_handling(&self) -> SaltHandling {
+        salt_handling(self.engine.kind, self.connection.host.as_bytes())
+    }
+
+    /// Returns whether it was shown to keep the blocks of different salts apart.
+    pub fn honours_salts(&self) -> bool {
+        self.salt_handling() == SaltHandling::Takes && self.salt_support == SaltSupport::Honoured
     }
 
     /// Returns whether it may get new requests.

@@ -70,6 +70,7 @@ impl Supervisors {
         let health = Arc::new(HealthSettings {
             checks: fleet.health_checks.clone(),
             breaker: fleet.circuit_breaker.clone(),
+            probes_salts: fleet.probes_salts,
         });
         self.worker_table.reconfigure(&health);
         set.mark_leaving(&configs);

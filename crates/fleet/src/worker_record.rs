@@ -154,6 +154,9 @@ impl WorkerRecord {
             view.health.ended = machine.ended();
             view.health.last_error = machine.last_error().cloned();
         }
+        if self.view.salt_support != machine.salt_support() {
+            Arc::make_mut(&mut self.view).salt_support = machine.salt_support();
+        }
         let changed = self.view.health.state != machine.state();
         if changed {
             Arc::make_mut(&mut self.view).health.state = machine.state();

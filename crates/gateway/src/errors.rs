@@ -23,6 +23,13 @@ pub(crate) fn no_worker() -> ApiError {
     .with_retry_after(1)
 }
 
+/// Returns the error of a request whose usable workers are not shown to keep its tenant apart.
+pub(crate) fn no_isolated_worker() -> ApiError {
+    let message = "no worker that serves the model and is shown to keep the caches of tenants apart can be used now \
+                   (tenants.isolation: strict): try again";
+    ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1)
+}
+
 /// Returns the error of a request for which no connection could be opened, whatever its worker.
 pub(crate) fn no_connection() -> ApiError {
     let message = "the router is short of something that it needs to connect to workers, which its log names: try again";
@@ -151,6 +158,15 @@ pub(crate) fn not_isolated(field: &str) -> ApiError {
         "{field} makes engines compute blocks that tenants share: leave it out (tenants.isolation)"
     );
     ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
+/// Returns the error of a request to a route whose requests carry no salt; `what`: such requests.
+pub(crate) fn carries_no_salt(what: &str) -> ApiError {
+    let message = format!(
+        "{what} carry nothing by which engines keep the caches of tenants apart, and are not accepted here \
+         (tenants.isolation: strict)"
+    );
+    ApiError::new(ErrorCode::FieldNotAllowed, message)
 }
 
 /// Returns the error of an override that the tenant may not make; `field` names it.

@@ -7,7 +7,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use fleet::{Fleet, ModelView, Snapshot};
+use fleet::{Fleet, ModelView, SaltSupport, Snapshot};
 use kv_blocks::{Moment, Target};
 use parking_lot::Mutex;
 use routing::Router;
@@ -31,7 +31,7 @@ struct WatchedModels {
 #[derive(Debug)]
 struct WatchedModel {
     /// The model's targets when its requests were last woken; `None`: no worker listed it.
-    targets: Option<Vec<Target>>,
+    targets: Option<Vec<WatchedTarget>>,
     changes: watch::Sender<u64>,
     requests: usize,
 }
@@ -145,10 +145,13 @@ impl Drop for ModelChanges<'_> {
     }
 }
 
-fn targets(view: &ModelView) -> Vec<Target> {
+/// A target, and whether it may get requests of strictly isolated tenants.
+type WatchedTarget = (Target, SaltSupport);
+
+fn targets(view: &ModelView) -> Vec<WatchedTarget> {
     view.candidates
         .iter()
-        .map(|candidate| candidate.target)
+        .map(|candidate| (candidate.target, candidate.worker.salt_support))
         .collect()
 }
 

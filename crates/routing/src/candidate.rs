@@ -159,7 +159,7 @@ pub enum ExcludeReason {
     Lora,
     /// Serves the other phase.
     Role,
-    /// The tenant may not use it.
+    /// The tenant may not use it: it is not shown to keep its cached blocks apart.
     Acl,
     /// Failed this request before.
     FailedBefore,

@@ -40,7 +40,8 @@ settings::section! {
         /// Rules of tenants that do not set their own.
         defaults: TenantDefaults, live;
         /// Whether the cached blocks of tenants are kept apart, by a `cache_salt` in their requests,
-        /// as soon as there are two tenants.
+        /// as soon as there are two tenants. `strict`: only workers that were shown to honour the
+        /// salt get requests of tenants, and requests that carry none are refused.
         isolation: Isolation = "salted", live;
         /// File with the secret that the salts are derived with, the same for all replicas. Unset:
         /// they are derived from the tenants' names only.
@@ -200,6 +201,11 @@ impl TenantsSection {
         !self.api_keys.is_empty() || self.keys_file.is_some()
     }
 
+    /// Returns whether only engines that honour the salt may get requests of several tenants.
+    pub fn is_strict(&self) -> bool {
+        self.isolation == Isolation::Strict
+    }
+
     /// Returns all entries: those of the configuration, then those of the file.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = &TenantEntry> + Clone {
         let (own, listed) = (self.api_keys.as_slice(), self.listed.entries());
@@ -219,6 +225,8 @@ settings::words! {
     pub enum Isolation {
         /// By a salt of each tenant.
         Salted = "salted",
+        /// The same; engines that are not shown to honour it get no requests of tenants.
+        Strict = "strict",
         /// Tenants share the blocks of equal prompts.
         Shared = "shared",
     }

@@ -27,8 +27,7 @@ pub struct Tenant {
     is_alone: bool,
     /// Replies tell of the decision.
     sees_decisions: bool,
-    /// Of a tenant whose cached blocks are kept apart.
-    salt: Option<TenantSalt>,
+    isolation: TenantIsolation,
     /// Names and values; a map would take half a KiB for its first entry.
     metadata: Box<[(Box<str>, Box<str>)]>,
     state: Arc<TenantState>,
@@ -43,8 +42,9 @@ pub(crate) struct TenantContext<'a> {
     pub(crate) may_override: bool,
     /// Replies tell of the decision.
     pub(crate) sees_decisions: bool,
-    /// Where cached blocks of tenants are kept apart.
-    pub(crate) secret: Option<&'a SaltSecret>,
+    /// How its cached blocks are kept apart; of a tenant without others not at all.
+    pub(crate) isolation: Isolation,
+    pub(crate) secret: &'a SaltSecret,
     /// Most of its requests that wait for a worker.
     pub(crate) queued: NonZeroU32,
     /// How many routers share the limits.
@@ -59,7 +59,6 @@ impl<'a> TenantContext<'a> {
         secret: &'a SaltSecret,
         routers: &'a RouterCount,
     ) -> Self {
-        let is_salted = !is_alone && section.isolation == Isolation::Salted;
         Self {
             is_alone,
             may_override: section.defaults.overrides,
@@ -68,9 +67,41 @@ impl<'a> TenantContext<'a> {
                 HeaderExposure::Always => true,
                 HeaderExposure::Never => false,
             },
-            secret: is_salted.then_some(secret),
+            isolation: if is_alone {
+                Isolation::Shared
+            } else {
+                section.isolation
+            },
+            secret,
             queued: section.defaults.queued,
             routers,
+        }
+    }
+}
+
+/// Whether the cached blocks of a tenant are kept apart from those of others.
+#[derive(Clone, Copy, Debug)]
+enum TenantIsolation {
+    Shared,
+    /// Where an engine honours the salt.
+    Salted(TenantSalt),
+    /// Everywhere: other engines get no requests.
+    Strict(TenantSalt),
+}
+
+impl TenantIsolation {
+    fn of(name: &str, context: TenantContext<'_>) -> Self {
+        match context.isolation {
+            Isolation::Shared => Self::Shared,
+            Isolation::Salted => Self::Salted(context.secret.salt_of(name)),
+            Isolation::Strict => Self::Strict(context.secret.salt_of(name)),
+        }
+    }
+
+    fn salt(&self) -> Option<&TenantSalt> {
+        match self {
+            Self::Shared => None,
+            Self::Salted(salt) | Self::Strict(salt) => Some(salt),
         }
     }
 }
@@ -156,7 +187,7 @@ impl Tenant {
             enabled: entry.enabled,
             is_alone: context.is_alone,
             sees_decisions: context.sees_decisions,
-            salt: context.secret.map(|secret| secret.salt_of(&entry.name)),
+            isolation: TenantIsolation::of(&entry.name, context),
             metadata: (entry.metadata.iter())
                 .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
                 .collect(),
@@ -181,7 +212,7 @@ impl Tenant {
             enabled: true,
             is_alone: true,
             sees_decisions: true,
-            salt: None,
+            isolation: TenantIsolation::Shared,
             metadata: Box::default(),
             state,
         }
@@ -219,13 +250,18 @@ impl Tenant {
 
     /// Returns whether its cached blocks are kept apart from those of others.
     pub fn is_salted(&self) -> bool {
-        self.salt.is_some()
+        self.isolation.salt().is_some()
+    }
+
+    /// Returns whether only engines that honour its salt may get its requests.
+    pub fn is_strictly_isolated(&self) -> bool {
+        matches!(self.isolation, TenantIsolation::Strict(_))
     }
 
     /// Returns the salt of its requests for engines; `client`: the salt in the request, if any.
     /// `None` if its cached blocks are not kept apart from those of others.
     pub fn cache_salt(&self, client: Option<&str>) -> Option<String> {
-        Some(self.salt.as_ref()?.text(client))
+        Some(self.isolation.salt()?.text(client))
     }
 
     /// Returns the models that its requests may name.

@@ -1,7 +1,7 @@
 //! Checks block size, prefix caching and its counters in usage, salts and adapters.
 
 use config::EngineKind;
-use fleet::WorkerProbe;
+use fleet::{SaltSupport, WorkerProbe};
 use kv_blocks::BlockSize;
 
 use super::{
@@ -159,23 +159,26 @@ fn salt_honoured(subject: &CheckSubject<'_>, cached: bool) -> Finding {
     let Some(reply) = &probes.salted else {
         return Finding::skip(unprobed(&probes.outcome));
     };
-    let reports_cached = cached && probes.second.cached_tokens.is_some_and(|cached| cached > 0);
-    match reply {
-        Err(reason) => Finding::warn(
-            format!("takes no cache_salt: {reason}"),
-            "do not share this engine between tenants that must not see each other's cache",
-        ),
-        Ok(_) if !reports_cached => Finding::skip("usage does not tell what is found in the cache"),
-        Ok(ProbeReply {
-            cached_tokens: Some(cached),
-            ..
-        }) if *cached > 0 => {
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(reason) => {
+            return Finding::warn(
+                format!("takes no cache_salt: {reason}"),
+                "do not share this engine between tenants that must not see each other's cache",
+            );
+        }
+    };
+    let control = probes.second.cached_tokens.filter(|_| cached);
+    match SaltSupport::observed(control, reply.cached_tokens) {
+        SaltSupport::Unknown => Finding::skip("usage does not tell what is found in the cache"),
+        SaltSupport::Ignored => {
+            let cached = reply.cached_tokens.unwrap_or_default();
             let message =
                 format!("found {cached} tokens of another salt's blocks: cache_salt is ignored");
             let fix = "use an engine that honours cache_salt (vLLM 0.9 or later), or do not share it between tenants";
             Finding::warn(message, fix).found(cached).expected(0)
         }
-        Ok(_) => Finding::ok("a salted prompt finds nothing of the unsalted one"),
+        SaltSupport::Honoured => Finding::ok("a salted prompt finds nothing of the unsalted one"),
     }
 }
 

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use fleet::probe_prompt::{nonce, words};
 use serde_json::json;
 
 use super::{
     announcements::{self, AnnouncedBlocks, ExpectedAnnouncement},
     engine_client::EngineCallError,
     event_listener::EventListener,
-    prober::{Prober, nonce, words},
+    prober::Prober,
     probes::{AdapterObservation, ProbeOutcome, ProbeResults, ranks},
 };
 

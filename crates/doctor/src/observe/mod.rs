@@ -9,7 +9,6 @@ mod bus;
 mod engine_client;
 mod event_listener;
 mod further_probes;
-mod probe_lengths;
 mod probe_reply;
 mod prober;
 mod probes;

@@ -19,7 +19,7 @@ impl ProbeReply {
         let ids = ids_in(choice).or_else(|| ids_in(&body["prompt_token_ids"]));
         Self {
             prompt_tokens: usage["prompt_tokens"].as_u64(),
-            cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
+            cached_tokens: fleet::probe_prompt::cached_tokens(body),
             // A prompt always has tokens.
             ids: ids.filter(|ids| !ids.is_empty()),
         }

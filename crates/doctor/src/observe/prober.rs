@@ -188,47 +188,9 @@ fn messages(text: &str) -> Value {
     json!([{"role": "user", "content": text}])
 }
 
-/// Returns a unique word.
-pub(super) fn nonce() -> String {
-    format!("{:016x}", runtime::random())
-}
-
-const WORDS: [&str; 12] = [
-    "one", "two", "more", "less", "and", "then", "some", "time", "of", "day", "it", "is",
-];
-
-/// Returns `nonce` followed by words, `count` in all.
-pub(super) fn words(nonce: &str, count: u32) -> String {
-    let rest = WORDS.iter().cycle().take(count.saturating_sub(1) as usize);
-    std::iter::once(nonce)
-        .chain(rest.copied())
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// Returns the first `count` words of a text.
-pub(super) fn words_of(text: &str, count: u32) -> String {
-    text.split(' ')
-        .take(count as usize)
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_second_prompt_continues_the_first_and_no_two_runs_share_one() {
-        let text = words(&nonce(), 66);
-        let first = words_of(&text, 41);
-        assert!(
-            text.starts_with(&first)
-                && first.split(' ').count() == 41
-                && text.split(' ').count() == 66
-        );
-        assert_ne!(words(&nonce(), 3), words(&nonce(), 3));
-    }
 
     #[test]
     fn missing_reply_fields_are_read_as_absent() {

@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use fleet::WorkerProbe;
+use fleet::{
+    WorkerProbe,
+    probe_prompt::{lengths, nonce, words, words_of},
+};
 use serde_json::json;
 
 use super::{
@@ -13,9 +16,8 @@ use super::{
     budget::NO_TIME,
     engine_client::EngineCallError,
     event_listener::EventListener,
-    probe_lengths::lengths,
     probe_reply::ProbeReply,
-    prober::{Prober, PromptForm, nonce, words, words_of},
+    prober::{Prober, PromptForm},
 };
 
 /// Attempts: a subscription may come too late for the first batch.

@@ -29,6 +29,21 @@ async fn without_prefix_caching_there_are_no_hits_or_events_and_the_metrics_show
 }
 
 #[tokio::test]
+async fn an_engine_that_ignores_salts_has_one_cache_for_all() {
+    let engine = engine("--ignore-salt --no-kv-events").await;
+    let mut cached = Vec::new();
+    for salt in [json!("a"), json!("b"), Value::Null] {
+        let mut body = chat(&long_text(60), 1);
+        body["cache_salt"] = salt;
+        let reply = post(&engine, "/v1/chat/completions", &body).await.json();
+        let tokens = reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        cached.push(tokens.is_some_and(|tokens| tokens > 0));
+    }
+    assert_eq!(cached, [false, true, true]);
+    engine.stop().await;
+}
+
+#[tokio::test]
 async fn without_usage_details_usage_has_no_cached_tokens() {
     let engine = engine("--no-usage-details --no-kv-events").await;
     let body = chat(&long_text(60), 1);

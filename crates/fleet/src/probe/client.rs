@@ -3,13 +3,16 @@
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use net::{
     WorkerUrl,
     fetch::{self, FetchError, FetchedReply},
 };
 
 use crate::{EngineKind, ProblemKind, WorkerProblem, worker_machine::CheckOutcome};
+
+/// The data-parallel rank that a request is for.
+const RANK_HEADER: &str = "x-data-parallel-rank";
 
 /// HTTP client for the probes of one worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +78,12 @@ impl ProbeClient {
             timeout,
             ..self.clone()
         }
+    }
+
+    /// Returns the client of requests for this data-parallel rank.
+    pub(crate) fn for_rank(mut self, rank: u32) -> Self {
+        self.headers.insert(RANK_HEADER, HeaderValue::from(rank));
+        self
     }
 
     pub(crate) fn url(&self) -> &WorkerUrl {

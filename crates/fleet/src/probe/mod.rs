@@ -13,6 +13,7 @@ mod metrics_page;
 pub(crate) mod metrics_text;
 pub(crate) mod model_list;
 pub(crate) mod prefix_cache;
+mod salts;
 
 pub(crate) use client::{ProbeClient, ProbeError};
 pub(crate) use connect::connect;
@@ -21,3 +22,4 @@ pub(crate) use identity::{
     CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, identify, list_models, scrape,
 };
 pub(crate) use metrics_text::{EngineMetrics, Scrape};
+pub(crate) use salts::salt_support;

@@ -6,7 +6,7 @@ use tracing::warn;
 
 use super::{AFTER_STALL, Supervisor};
 use crate::{
-    EngineLoad, WorkerProblem,
+    EngineLoad, SaltSupport, WorkerProblem,
     probe::{self, CheckPace, ProbeError, Scrape},
     worker_check::{CheckFinding, HealthyReport, WorkerChecker},
     worker_identity::{KnownFacts, WorkerIdentity},
@@ -20,6 +20,7 @@ use crate::{
 pub(super) enum SideFinding {
     Load(Option<Scrape>),
     Identity(Result<Box<WorkerIdentity>, ProbeError>),
+    Salts(Option<SaltSupport>),
 }
 
 /// Makes a side request.
@@ -37,6 +38,10 @@ pub(super) async fn side_request(
             let found = checker.identify_worker(&known, CheckPace::Thorough).await;
             SideFinding::Identity(found.map(Box::new))
         }
+        SideRequest::SaltProbe => SideFinding::Salts(match &known.view {
+            Some(view) => probe::salt_support(&checker.config.client, view).await,
+            None => None,
+        }),
     }
 }
 
@@ -103,6 +108,20 @@ impl Supervisor {
         }
     }
 
+    /// Logs that the worker gets no requests of tenants, once for each reason.
+    fn report_salt_support(&mut self) {
+        let support = (self.worker_table).with(self.id(), |entry| entry.machine.salt_support());
+        let support = support.unwrap_or_default();
+        if support == SaltSupport::Honoured || self.reported_salts == Some(support) {
+            return;
+        }
+        self.reported_salts = Some(support);
+        warn!(
+            worker = %self.checker.config.name, salt = support.as_str(),
+            "it is not shown to keep the caches of tenants apart, and gets none of their requests (tenants.isolation: strict): use an engine that honours cache_salt and reports cached tokens"
+        );
+    }
+
     /// Applies the finding of the side request.
     pub(super) async fn side_request_ended(&mut self, found: SideFinding) {
         match found {
@@ -120,6 +139,10 @@ impl Supervisor {
             }
             // Only the checks decide its health.
             SideFinding::Identity(Err(_)) => self.feed(WorkerEvent::IdentityFailed).await,
+            SideFinding::Salts(found) => {
+                self.feed(WorkerEvent::SaltProbed(found)).await;
+                self.report_salt_support();
+            }
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Applies a worker's identity: view, tokenizers, streams.
 
+use std::sync::Arc;
+
 use config::EngineKind;
 use tracing::warn;
 
 use super::{Supervisor, findings::load_figures};
 use crate::{
+    ServedModel,
     probe::EngineMetrics,
     worker_identity::WorkerIdentity,
     worker_machine::{IdentityReport, IdentitySource, WorkerEvent},
@@ -17,6 +20,9 @@ impl Supervisor {
         mut found: WorkerIdentity,
         source: IdentitySource,
     ) {
+        if self.is_other_release(&found) {
+            self.feed(WorkerEvent::EngineChanged).await;
+        }
         self.forget_other_engine(&found).await;
         let (id, config) = (self.id(), &self.checker.config);
         self.worker_table
@@ -47,6 +53,21 @@ impl Supervisor {
         if let Some(coverage) = coverage {
             self.feed(WorkerEvent::StreamsStarted(coverage)).await;
         }
+    }
+
+    /// Returns whether another engine or release was known at the address, or other models.
+    fn is_other_release(&self, found: &WorkerIdentity) -> bool {
+        let is_other = self.worker_table.with(self.id(), |entry| {
+            let (engine, served) = (&entry.view.engine, &entry.view.served);
+            let ids = |models: &[ServedModel]| -> Vec<Arc<str>> {
+                models.iter().map(|model| Arc::clone(&model.id)).collect()
+            };
+            served.namespace_model.is_some()
+                && (engine.kind != found.engine
+                    || engine.version.as_ref() != found.facts.version()
+                    || ids(&served.models) != ids(&found.list.models))
+        });
+        is_other.unwrap_or_default()
     }
 
     /// Stops the streams and forgets the cache of a worker that serves another model now, or has

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use self::findings::SideFinding;
 use crate::{
-    OnVerdict,
+    OnVerdict, SaltSupport,
     artefacts::ArtefactStore,
     probe::EngineFacts,
     streams::WorkerStreams,
@@ -54,6 +54,8 @@ pub(crate) struct Supervisor {
     other_block_size_reported: bool,
     /// Whether a figure that cannot be used was logged.
     reported_invalid: bool,
+    /// The last reason for which it gets no requests of tenants that was logged.
+    reported_salts: Option<SaltSupport>,
 }
 
 impl Supervisor {
@@ -82,6 +84,7 @@ impl Supervisor {
             streams_read_at: Moment::START,
             other_block_size_reported: false,
             reported_invalid: false,
+            reported_salts: None,
         }
     }
 

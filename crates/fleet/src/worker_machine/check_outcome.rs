@@ -152,6 +152,10 @@ impl WorkerMachine {
         if report.source == IdentitySource::SideRequest && !self.side_requests.end() {
             return;
         }
+        if !self.known {
+            // After an outage, or a doubt about the process: another one may answer now.
+            self.side_requests.salt_probes.request(now);
+        }
         self.side_requests.record_identity(now, report);
         self.known = true;
     }

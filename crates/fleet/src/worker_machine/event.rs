@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kv_blocks::Moment;
 
 use super::health::{CheckOutcome, EjectionPermit, HealthSettings};
-use crate::{FailureKind, WorkerProblem};
+use crate::{FailureKind, SaltSupport, WorkerProblem};
 
 /// An event or a command for a worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +20,10 @@ pub(crate) enum WorkerEvent {
     IdentityFailed,
     /// The side request for the load ended.
     LoadRead(LoadReport),
+    /// The salt probe ended; `None`: without an answer.
+    SaltProbed(Option<SaltSupport>),
+    /// Another engine or release answers at the worker's address, or serves other models.
+    EngineChanged,
     /// Wanted streams were started.
     StreamsStarted(StreamCoverage),
     /// A stream's task ended by itself.
@@ -223,4 +227,6 @@ pub(crate) enum SideRequest {
     Load,
     /// The facts that are still missing.
     Identity,
+    /// Whether the engine honours salts.
+    SaltProbe,
 }

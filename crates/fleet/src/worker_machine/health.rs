@@ -14,11 +14,13 @@ use kv_blocks::Moment;
 
 use crate::{FailureKind, WorkerState};
 
-/// Intervals and thresholds. Source: contract CH1, CH2, B4.
+/// Intervals and thresholds, and what is probed beside the health. Source: contract CH1, CH2, B4.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HealthSettings {
     pub(crate) checks: HealthChecksSection,
     pub(crate) breaker: CircuitBreakerSection,
+    /// Whether ready workers are probed for whether they honour salts.
+    pub(crate) probes_salts: bool,
 }
 
 /// Result of one check.

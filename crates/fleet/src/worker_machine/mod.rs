@@ -17,6 +17,7 @@ mod checks;
 mod event;
 mod health;
 mod outage;
+mod salt_probes;
 mod side_requests;
 mod tick;
 mod verdicts;
@@ -38,7 +39,7 @@ use self::{
     checks::CheckSchedule, health::WorkerHealth, outage::Outage, side_requests::SideRequests,
     verdicts::VerdictSchedule,
 };
-use crate::{WorkerProblem, WorkerState};
+use crate::{SaltSupport, WorkerProblem, WorkerState};
 
 /// Pause before a stream that could not be started, or that ended by itself, is started again.
 const RETRY_STREAMS: Duration = Duration::from_secs(2);
@@ -70,12 +71,14 @@ struct PublishedState {
     refused: bool,
     ended: u64,
     last_error: Option<WorkerProblem>,
+    salt_support: SaltSupport,
 }
 
 impl WorkerMachine {
     /// Creates the machine of a worker before its first check.
     pub(crate) fn new(health: Arc<HealthSettings>, periodic: PeriodicChecks) -> Self {
         Self {
+            side_requests: SideRequests::new(health.probes_salts),
             health: WorkerHealth::new(health),
             outage: Outage::default(),
             admission: WorkerAdmission::Open,
@@ -83,7 +86,6 @@ impl WorkerMachine {
             last_error: None,
             known: false,
             checks: CheckSchedule::new(periodic),
-            side_requests: SideRequests::default(),
             verdicts: VerdictSchedule::default(),
             streams_due: None,
             stopped: false,
@@ -106,6 +108,9 @@ impl WorkerMachine {
         if self.state() == WorkerState::Ready {
             self.was_ready = true;
             self.outage.end();
+        }
+        if self.outage.ended != before.ended {
+            self.side_requests.salt_probes.forget(now);
         }
         if self.outage.take_lost_cache(self.health.state(), streams) {
             actions.table.push(TableAction::ForgetCache);
@@ -154,6 +159,11 @@ impl WorkerMachine {
         self.last_error.as_ref()
     }
 
+    /// Returns whether its engine was observed to honour salts.
+    pub(crate) fn salt_support(&self) -> SaltSupport {
+        self.side_requests.salt_probes.support()
+    }
+
     /// Returns when its last check ended.
     pub(crate) fn last_check(&self) -> Moment {
         self.checks.last()
@@ -165,6 +175,7 @@ impl WorkerMachine {
             refused: self.outage.refused,
             ended: self.outage.ended,
             last_error: self.last_error.clone(),
+            salt_support: self.salt_support(),
         }
     }
 
@@ -189,6 +200,12 @@ impl WorkerMachine {
                     actions.table.push(TableAction::ClearLoad);
                 }
             }
+            WorkerEvent::SaltProbed(found) => {
+                if self.side_requests.end() {
+                    self.side_requests.salt_probes.record(now, found);
+                }
+            }
+            WorkerEvent::EngineChanged => self.side_requests.salt_probes.forget(now),
             WorkerEvent::StreamsStarted(coverage) => {
                 let incomplete = coverage == StreamCoverage::Incomplete;
                 self.streams_due = incomplete.then(|| now + RETRY_STREAMS);
@@ -209,7 +226,13 @@ impl WorkerMachine {
                 self.known = false;
                 self.checks.request();
             }
-            WorkerEvent::HealthRules(settings) => self.health.reconfigure(settings),
+            WorkerEvent::HealthRules(settings) => {
+                let probes = &mut self.side_requests.salt_probes;
+                if probes.set_enabled(settings.probes_salts) {
+                    actions.table.push(TableAction::Wake);
+                }
+                self.health.reconfigure(settings);
+            }
             WorkerEvent::Drain | WorkerEvent::Close => self.admission = WorkerAdmission::Closed,
             WorkerEvent::Resume => self.admission = WorkerAdmission::Open,
             WorkerEvent::Remove { until } => self.admission.begin_removal(until),

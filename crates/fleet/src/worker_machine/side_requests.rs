@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use kv_blocks::Moment;
 
-use super::event::{IdentityReport, IdentitySource, LoadFigures, LoadReport, SideRequest};
+use super::{
+    event::{IdentityReport, IdentitySource, LoadFigures, LoadReport, SideRequest},
+    salt_probes::SaltProbes,
+};
 
 /// Interval between reads of an engine's own load: a busy threshold uses figures that are at most
 /// 10 s old, however long a read takes.
@@ -27,15 +30,23 @@ pub(super) struct SideRequests {
     failed_load_reads: u32,
     /// When unanswered requests for facts are repeated.
     identity_due: Option<Moment>,
+    pub(super) salt_probes: SaltProbes,
 }
 
 impl SideRequests {
+    pub(super) fn new(probes_salts: bool) -> Self {
+        Self {
+            salt_probes: SaltProbes::new(probes_salts),
+            ..Self::default()
+        }
+    }
+
     /// Returns when the next side request to a ready worker is due; `None`: never, or one runs.
     pub(super) fn due(&self) -> Option<Moment> {
         if self.running {
             return None;
         }
-        [self.identity_due, self.load_due()]
+        [self.identity_due, self.salt_probes.due(), self.load_due()]
             .into_iter()
             .flatten()
             .min()
@@ -49,9 +60,13 @@ impl SideRequests {
     /// Begins the side request that is due.
     pub(super) fn begin(&mut self, now: Moment) -> SideRequest {
         self.running = true;
-        if self.identity_due.is_some_and(|due| due <= now) {
+        let is_due = |due: Option<Moment>| due.is_some_and(|due| due <= now);
+        if is_due(self.identity_due) {
             self.identity_due = None;
             SideRequest::Identity
+        } else if is_due(self.salt_probes.due()) {
+            self.salt_probes.begin();
+            SideRequest::SaltProbe
         } else {
             self.last_load_read = now;
             SideRequest::Load

@@ -148,10 +148,25 @@ impl Drop for FakeEngine {
     }
 }
 
+/// Returns whether these are a head and the body that it announces: a connection that closes with
+/// unread bytes may take the reply with it.
+fn is_whole(request: &[u8]) -> bool {
+    let Some(end) = request.windows(4).position(|end| end == b"\r\n\r\n") else {
+        return false;
+    };
+    let head = String::from_utf8_lossy(&request[..end]);
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let is_length = name.eq_ignore_ascii_case("content-length");
+        is_length.then(|| value.trim().parse::<usize>().unwrap())
+    });
+    request.len() >= end + 4 + length.unwrap_or(0)
+}
+
 async fn serve(mut stream: TcpStream, script: Arc<Mutex<AnswerScript>>) {
     let mut head = Vec::new();
     let mut chunk = [0; 4096];
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+    while !is_whole(&head) {
         match stream.read(&mut chunk).await {
             Ok(0) | Err(_) => return,
             Ok(read) => head.extend_from_slice(&chunk[..read]),

@@ -12,6 +12,7 @@ mod identity;
 mod lifecycle;
 mod lost_cache;
 mod requests;
+mod salts;
 mod setup;
 mod sources;
 mod tokenizers;

@@ -67,6 +67,7 @@ pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
             circuit_breaker: CircuitBreakerSection::default(),
             allowed_networks: Vec::new(),
             connect_timeout: Duration::from_secs(1),
+            probes_salts: false,
         },
         models: models(TokenizerSetting::Auto),
         max_prefix_length: 1024,

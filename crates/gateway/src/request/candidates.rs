@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fleet::{ModelCandidate, ModelView, OtherTarget, UnusableTarget, WorkerState, WorkerView};
 use kv_blocks::{PromptIdentity, WorkerId};
 use routing::{Candidate, ExcludeReason, ExcludedTarget, Pin};
+use tenants::Tenant;
 
 use super::{clusters::ClusterMembership, decide::PlacementRequest};
 
@@ -134,6 +135,10 @@ fn exclusion(
     if !placement.facts.api_support.by(worker) || !takes_body {
         return Some(ExcludeReason::Dialect);
     }
+    let is_strict = placement.tenant.is_some_and(Tenant::is_strictly_isolated);
+    if is_strict && !worker.honours_salts() {
+        return Some(ExcludeReason::Acl);
+    }
     // The prompt does not wait for a prefill worker. Waiting for a decode worker is the router's
     // part.
     let busy = worker.only_prefills() && is_above(worker.load.kv_usage_ratio, busy_threshold);
@@ -248,8 +253,10 @@ fn is_above(usage: Option<f64>, threshold: Option<f64>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fleet::{EngineKind, MessagesMode};
+    use contract_id::contract;
+    use fleet::{EngineKind, MessagesMode, SaltSupport};
     use kv_blocks::Role;
+    use tenants::Isolation;
 
     use super::{super::test_support, *};
     use crate::request::{decide::RoutingFacts, overrides::HeaderOverrides, translate::ApiSupport};
@@ -321,6 +328,47 @@ mod tests {
                 ("w3".to_owned(), ExcludeReason::Dialect)
             ]
         );
+    }
+
+    #[test]
+    #[contract("S59", "S53")]
+    fn only_workers_shown_to_honour_salts_are_candidates_of_a_strictly_isolated_tenant() {
+        let of = |number, kind, salt_support| {
+            let mut worker = test_support::worker(number);
+            worker.engine.kind = kind;
+            worker.salt_support = salt_support;
+            worker
+        };
+        let model = test_support::model(vec![
+            of(1, EngineKind::Vllm, SaltSupport::Honoured),
+            of(2, EngineKind::Vllm, SaltSupport::Ignored),
+            of(3, EngineKind::Vllm, SaltSupport::Unknown),
+            // Its kind has no salts, whatever was observed before.
+            of(4, EngineKind::Ollama, SaltSupport::Honoured),
+            prefill(of(5, EngineKind::Vllm, SaltSupport::Unknown)),
+            of(6, EngineKind::Generic, SaltSupport::Honoured),
+        ]);
+        let pools = |isolation| {
+            let tenant = test_support::tenant_beside_another(isolation);
+            let (overrides, facts) = (HeaderOverrides::default(), test_support::facts());
+            let placement = PlacementRequest {
+                overrides: &overrides,
+                facts: &facts,
+                failed: &[],
+                same_body_as: None,
+                may_wait: false,
+                tenant: Some(&tenant),
+            };
+            let pools = CandidatePools::of(&model, &placement, None);
+            [pools.decode, pools.prefill].map(names)
+        };
+        let acl = |name: &str| (name.to_owned(), ExcludeReason::Acl);
+        let [decode, prefill] = pools(Isolation::Strict);
+        assert_eq!(decode.0, ["w1", "w6"]);
+        assert_eq!(decode.1, [acl("w2"), acl("w3"), acl("w4")]);
+        assert_eq!((prefill.0, prefill.1), (Vec::new(), vec![acl("w5")]));
+        let [decode, prefill] = pools(Isolation::Salted);
+        assert_eq!((decode.0.len(), prefill.0.len()), (5, 1));
     }
 
     #[test]

@@ -456,14 +456,19 @@ impl DecisionCounters {
 
 /// Converts a refusal into the client's error. A busy worker is available again later.
 pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
-    if refusal
-        .excluded
-        .iter()
-        .any(|excluded| excluded.reason == ExcludeReason::Busy)
-    {
-        return errors::all_busy();
+    let has = |reason: ExcludeReason| {
+        refusal
+            .excluded
+            .iter()
+            .any(|excluded| excluded.reason == reason)
+    };
+    if has(ExcludeReason::Busy) {
+        errors::all_busy()
+    } else if has(ExcludeReason::Acl) {
+        errors::no_isolated_worker()
+    } else {
+        errors::no_worker()
     }
-    errors::no_worker()
 }
 
 /// Completes a decision with facts that the router does not get: no worker is healthy and the last

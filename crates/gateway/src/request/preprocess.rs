@@ -42,6 +42,9 @@ impl Preprocessor {
         call: &mut AcceptedRequest,
         notes: &mut RoutingNotes,
     ) -> Result<(), ApiError> {
+        if let Some(tenant) = &call.tenant {
+            salt::check_route(tenant, route)?;
+        }
         // A form is no JSON: its handler finds the model.
         if route.body != BodyMode::Limited {
             return Ok(());

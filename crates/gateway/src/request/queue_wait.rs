@@ -268,6 +268,13 @@ impl QueueStage {
                 .decider
                 .placed_attempt(model, placement, *released.plan)),
             Err(error) => {
+                // Still for the reason for which it waited.
+                let error = match &refusal {
+                    Some(refusal) if error.code == ErrorCode::NoWorker => {
+                        decide::refusal_error(refusal)
+                    }
+                    _ => error,
+                };
                 let refusal =
                     refusal.unwrap_or_else(|| no_exclusion(&self.decider, model, placement));
                 Err(Rejection { refusal, error })

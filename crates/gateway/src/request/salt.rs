@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use dialect::{ApiError, Dialect, Edit, ErrorCode};
-use fleet::{EngineKind, WorkerView};
+use fleet::{SaltHandling, WorkerView};
 use tenants::Tenant;
 
 use super::accept::AcceptedRequest;
@@ -37,6 +37,20 @@ fn set_member(route: &Route) -> Option<usize> {
         | RouteHandler::PotentialLoads => Some(0),
         _ => None,
     }
+}
+
+/// Checks that the requests of a route carry a salt, or that the tenant needs none there. What a
+/// form or a conversation makes an engine cache is under no salt.
+pub(super) fn check_route(tenant: &Tenant, route: &Route) -> Result<(), ApiError> {
+    let what = match route.endpoint {
+        RouteHandler::Form => "forms (sound and pictures)",
+        RouteHandler::Realtime => "conversations over WebSocket",
+        _ => return Ok(()),
+    };
+    if tenant.is_strictly_isolated() {
+        return Err(errors::carries_no_salt(what));
+    }
+    Ok(())
 }
 
 /// Returns the client's own salts as they stand in the body.
@@ -90,8 +104,7 @@ pub(super) fn for_worker<'c>(
     call: Cow<'c, AcceptedRequest>,
     worker: &WorkerView,
 ) -> Cow<'c, AcceptedRequest> {
-    let host = worker.connection.host.as_bytes();
-    if !call.salted || accepts_salt(worker.engine.kind, host) {
+    if !call.salted || worker.salt_handling() != SaltHandling::Refuses {
         return call;
     }
     let edits = MEMBERS.map(Edit::Remove);
@@ -106,32 +119,32 @@ pub(super) fn for_worker<'c>(
     }
 }
 
-/// Returns whether a worker accepts a salt. Engines that do not know it ignore it; services with an
-/// account of the operator refuse members that they do not know.
-fn accepts_salt(kind: EngineKind, host: &[u8]) -> bool {
-    match kind {
-        EngineKind::Azure | EngineKind::Anthropic | EngineKind::Gemini => false,
-        EngineKind::Openai => !host.ends_with(b"openai.com"),
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
+    use tenants::Isolation;
 
     use super::*;
+    use crate::{request::test_support, routes::ROUTES};
 
     #[test]
-    #[contract("S51")]
-    fn every_worker_gets_the_salt_but_services_that_refuse_it() {
-        for kind in EngineKind::ALL {
-            let refuses = matches!(
-                kind,
-                EngineKind::Azure | EngineKind::Anthropic | EngineKind::Gemini
-            );
-            assert_eq!(accepts_salt(kind, b"10.0.0.5:8000"), !refuses, "{kind:?}");
+    #[contract("S53")]
+    fn under_strict_isolation_a_request_without_a_salt_is_refused_and_no_other() {
+        let strict = test_support::tenant_beside_another(Isolation::Strict);
+        let salted = test_support::tenant_beside_another(Isolation::Salted);
+        for route in ROUTES {
+            let has_none = ["/v1/audio/trans", "/v1/images/edits", "/v1/images/variations"]
+                .iter()
+                .any(|path| route.path.starts_with(path))
+                || route.path == "/v1/realtime";
+            let checked = check_route(&strict, route).map_err(|error| error.code);
+            let expected = if has_none {
+                Err(ErrorCode::FieldNotAllowed)
+            } else {
+                Ok(())
+            };
+            assert_eq!(checked, expected, "{}", route.path);
+            assert!(check_route(&salted, route).is_ok(), "{}", route.path);
         }
-        assert!(!accepts_salt(EngineKind::Openai, b"api.openai.com"));
     }
 }

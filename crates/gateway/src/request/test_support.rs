@@ -3,13 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use config::RequestSection;
+use config::{RequestSection, Secret};
 use fleet::{EngineKind, ModelArtefacts, ModelCandidate, ModelView, WorkerState, WorkerView};
 use http::{HeaderMap, Method, uri::PathAndQuery};
 use kv_blocks::{DpRank, HashScheme, Moment, PromptBlocks, Target, WorkerId};
 use net::{Clock, server::PeerAddress};
 use proxy::{AbortSwitch, FakeUpstream};
 use routing::ReplyMode;
+use tenants::{
+    Isolation, KeyVerdict, Tenant, TenantEntry, TenantSecrets, Tenants, TenantsSection,
+};
 use tokenization::TokenizedPrompt;
 
 use super::{
@@ -88,6 +91,24 @@ pub(crate) fn call(body: &'static str) -> AcceptedRequest {
             share: PeerAddress::Local,
             address: None,
         },
+    }
+}
+
+/// A tenant beside another one.
+pub(crate) fn tenant_beside_another(isolation: Isolation) -> Arc<Tenant> {
+    let entry = |name: &str| TenantEntry {
+        key: Some(Secret::new(name)),
+        ..TenantEntry::named(name)
+    };
+    let section = TenantsSection {
+        isolation,
+        api_keys: vec![entry("a"), entry("b")],
+        ..TenantsSection::default()
+    };
+    let tenants = Tenants::new(&section, TenantSecrets::default());
+    match tenants.table().verdict(Some(b"a"), 0) {
+        KeyVerdict::Tenant(tenant) => Arc::clone(tenant),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -318,8 +318,25 @@ fn tenants_have_salts_as_soon_as_there_are_two_and_two_keys_of_one_share_theirs(
         "the tenant and not the key decides"
     );
     assert_ne!(of_a, salt(&both, "b"));
+    both.isolation = Isolation::Strict;
+    assert_eq!(salt(&both, "a1"), of_a, "the caches stay warm");
     both.isolation = Isolation::Shared;
     assert_eq!(salt(&both, "a1"), None);
+}
+
+#[test]
+#[contract("S59")]
+fn only_tenants_beside_others_are_isolated_strictly_and_only_where_it_is_set() {
+    let is_strict = |isolation, names: &[&str]| {
+        let mut section = section(names.iter().map(|name| entry(name, name)).collect());
+        section.isolation = isolation;
+        let tenants = Tenants::new(&section, TenantSecrets::default());
+        tenant(&tenants, "a").is_strictly_isolated()
+    };
+    assert!(is_strict(Isolation::Strict, &["a", "b"]));
+    assert!(!is_strict(Isolation::Strict, &["a"]));
+    assert!(!is_strict(Isolation::Salted, &["a", "b"]));
+    assert!(!is_strict(Isolation::Shared, &["a", "b"]));
 }
 
 #[test]

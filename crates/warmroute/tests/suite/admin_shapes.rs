@@ -88,7 +88,8 @@ fn a_worker_object_has_all_documented_fields() {
             "prefill_tokens_per_s": "number", "overhead_ms": "number", "decode_ms_per_sequence": "number",
             "samples": "int", "learned": "bool",
         },
-        "cache_source": "string", "circuit": "string", "parity": "string", "last_error": "null",
+        "cache_source": "string", "circuit": "string", "parity": "string", "salt": "string",
+        "last_error": "null",
     });
     let body = get(&routed, "/admin/workers").json();
     assert_shape(&body, &json!({"workers": [worker]}));

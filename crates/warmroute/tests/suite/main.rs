@@ -82,6 +82,7 @@ mod shared_prefixes;
 mod shared_tokens;
 mod simulate;
 mod startup;
+mod strict_isolation;
 mod supervision;
 mod supply_chain;
 mod systemd_unit;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    FailureKind,
+    FailureKind, SaltSupport,
     worker_machine::{
         ConnectFailure, EjectionPermit, LoadFigures, LoadReport, PublisherConnections,
         StreamCoverage, TableAction, WorkerAdmission,
@@ -74,6 +74,8 @@ fn failures() -> impl Strategy<Value = WorkerEvent> {
 
 fn events() -> impl Strategy<Value = WorkerEvent> {
     use WorkerEvent as Event;
+    let mut with_salt_probes = settings();
+    with_salt_probes.probes_salts = true;
     let others = vec![
         Event::IdentityFailed,
         Event::LoadRead(LoadReport::Read(LoadFigures::Present)),
@@ -90,6 +92,10 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
         Event::Configured(PeriodicChecks::Enabled),
         Event::Configured(PeriodicChecks::Disabled),
         Event::HealthRules(settings().into()),
+        Event::HealthRules(with_salt_probes.into()),
+        Event::SaltProbed(None),
+        Event::SaltProbed(Some(SaltSupport::Honoured)),
+        Event::EngineChanged,
         Event::Drain,
         Event::Resume,
         Event::Remove {
@@ -178,9 +184,10 @@ impl Observer {
             WorkerEvent::Identified(report) if report.source == IdentitySource::Check => {
                 self.running_checks == 1
             }
-            WorkerEvent::Identified(_) | WorkerEvent::IdentityFailed | WorkerEvent::LoadRead(_) => {
-                std::mem::take(&mut self.running_side_requests) == 1
-            }
+            WorkerEvent::Identified(_)
+            | WorkerEvent::IdentityFailed
+            | WorkerEvent::LoadRead(_)
+            | WorkerEvent::SaltProbed(_) => std::mem::take(&mut self.running_side_requests) == 1,
             _ => true,
         }
     }
@@ -211,6 +218,10 @@ fn check_step(fixture: &mut MachineFixture, observer: &mut Observer, event: &Wor
     let state = machine.state();
     if before != (state, machine.ended()) {
         assert!(actions.table.contains(&TableAction::Publish), "{actions:?}");
+    }
+    if before.1 != machine.ended() {
+        let support = machine.salt_support();
+        assert_eq!(support, SaltSupport::Unknown, "it was the ended process's");
     }
     if actions.table.contains(&TableAction::ForgetCache) {
         assert!(machine.is_refused() && machine.health_state() == WorkerState::Down);
@@ -263,6 +274,7 @@ proptest! {
             check_ended(CheckOutcome::Refused),
             WorkerEvent::IdentityFailed,
             WorkerEvent::LoadRead(LoadReport::Failed),
+            WorkerEvent::SaltProbed(Some(SaltSupport::Honoured)),
             identified(IdentitySource::SideRequest, true),
         ] {
             prop_assert_eq!(fixture.on(late), WorkerActions::default());

@@ -1,8 +1,10 @@
 //! What is due when.
 
+use contract_id::contract;
+
 use super::*;
 use crate::{
-    FailureKind,
+    FailureKind, SaltSupport,
     worker_machine::{
         CheckReason, CheckScope, EjectionPermit, LoadFigures, LoadReport, PublisherConnections,
         SideRequest, StreamCoverage, TableAction,
@@ -15,6 +17,7 @@ fn check_of(scope: CheckScope) -> SupervisorAction {
 }
 
 const READ_LOAD: SupervisorAction = SupervisorAction::StartSideRequest(SideRequest::Load);
+const PROBE_SALTS: SupervisorAction = SupervisorAction::StartSideRequest(SideRequest::SaltProbe);
 const IDENTIFY: SupervisorAction = SupervisorAction::StartSideRequest(SideRequest::Identity);
 
 fn load(report: LoadReport) -> WorkerEvent {
@@ -268,6 +271,77 @@ fn missing_facts_are_requested_once_the_worker_is_in_use_and_again_after_a_pause
         !fixture.tick_after(seconds(20)).contains(&IDENTIFY),
         "it has told everything"
     );
+}
+
+/// A ready worker whose salts are probed; the probe has begun.
+fn probed() -> MachineFixture {
+    let mut rules = settings();
+    rules.probes_salts = true;
+    let mut fixture = MachineFixture::ready();
+    let enabled = fixture.on(WorkerEvent::HealthRules(rules.into()));
+    assert_eq!(enabled.table, [TableAction::Wake]);
+    assert_eq!(fixture.tick_after(seconds(0)), [PROBE_SALTS]);
+    fixture
+}
+
+#[test]
+#[contract("S59")]
+fn salts_are_probed_once_and_what_was_found_is_published() {
+    let mut fixture = probed();
+    assert_eq!(fixture.machine.salt_support(), SaltSupport::Unknown);
+    let found = fixture.on(WorkerEvent::SaltProbed(Some(SaltSupport::Honoured)));
+    assert_eq!(found.table, [TableAction::Publish]);
+    assert_eq!(fixture.machine.salt_support(), SaltSupport::Honoured);
+    fixture.check(CheckOutcome::Passed);
+    assert!(!fixture.tick_after(seconds(60)).contains(&PROBE_SALTS));
+}
+
+#[test]
+#[contract("S59")]
+fn a_salt_probe_that_shows_nothing_is_repeated_and_without_an_answer_the_last_one_holds() {
+    let mut fixture = probed();
+    for (found, pause) in [(None, 30), (Some(SaltSupport::Unknown), 60)] {
+        fixture.on(WorkerEvent::SaltProbed(found));
+        assert_eq!(fixture.machine.salt_support(), SaltSupport::Unknown);
+        let early = fixture.tick_after(seconds(pause - 1));
+        assert!(!early.contains(&PROBE_SALTS), "{found:?}");
+        fixture.on(load(LoadReport::Read(LoadFigures::Present)));
+        assert!(fixture.tick_after(seconds(1)).contains(&PROBE_SALTS));
+    }
+    fixture.on(WorkerEvent::SaltProbed(Some(SaltSupport::Honoured)));
+    assert_eq!(fixture.machine.salt_support(), SaltSupport::Honoured);
+    // A new configuration identifies the worker anew.
+    fixture.on(WorkerEvent::Configured(PeriodicChecks::Enabled));
+    fixture.tick_after(seconds(1));
+    fixture.on(identified(IdentitySource::Check, true));
+    fixture.on(check_ended(CheckOutcome::Passed));
+    assert!(fixture.tick_after(seconds(0)).contains(&PROBE_SALTS));
+    fixture.on(WorkerEvent::SaltProbed(None));
+    assert_eq!(fixture.machine.salt_support(), SaltSupport::Honoured);
+}
+
+#[test]
+#[contract("S59")]
+fn the_finding_about_salts_ends_with_the_process_and_with_the_engine() {
+    let honoured = || {
+        let mut fixture = probed();
+        fixture.on(WorkerEvent::SaltProbed(Some(SaltSupport::Honoured)));
+        fixture
+    };
+    let mut ended = honoured();
+    ended.check(CheckOutcome::Refused);
+    assert_eq!(ended.machine.salt_support(), SaltSupport::Unknown);
+    let mut other = honoured();
+    let changed = other.on(WorkerEvent::EngineChanged);
+    assert_eq!(changed.table, [TableAction::Publish]);
+    assert_eq!(other.machine.salt_support(), SaltSupport::Unknown);
+    assert!(other.tick_after(seconds(0)).contains(&PROBE_SALTS));
+    // The result of a probe of the engine before it is no finding about this one.
+    let mut during = probed();
+    during.on(WorkerEvent::EngineChanged);
+    during.on(WorkerEvent::SaltProbed(Some(SaltSupport::Honoured)));
+    assert_eq!(during.machine.salt_support(), SaltSupport::Unknown);
+    assert!(during.tick_after(seconds(0)).contains(&PROBE_SALTS));
 }
 
 #[test]

@@ -115,6 +115,8 @@ fn events() -> Vec<(&'static str, WorkerEvent)> {
         ("load read", load(LoadFigures::Present)),
         ("load read, without figures", load(LoadFigures::Absent)),
         ("load not read", Event::LoadRead(LoadReport::Failed)),
+        ("salts not probed", Event::SaltProbed(None)),
+        ("engine changed", Event::EngineChanged),
         (
             "streams started",
             Event::StreamsStarted(StreamCoverage::Complete),
@@ -182,6 +184,7 @@ fn supervisor_action(action: &SupervisorAction) -> &'static str {
         SupervisorAction::CancelCheck => "cancel check",
         SupervisorAction::StartSideRequest(SideRequest::Load) => "start load",
         SupervisorAction::StartSideRequest(SideRequest::Identity) => "start identity",
+        SupervisorAction::StartSideRequest(SideRequest::SaltProbe) => "start salt probe",
         SupervisorAction::CancelSideRequest => "cancel side request",
         SupervisorAction::StartStreams => "start streams",
         SupervisorAction::StopStreams => "stop streams",

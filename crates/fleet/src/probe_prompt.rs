@@ -1,6 +1,8 @@
-//! How long the prompts of our requests are.
+//! Prompts of our own requests to engines: how long they are, their words, and what a reply says of
+//! the cache.
 
 use kv_blocks::BlockSize;
+use serde_json::Value;
 
 /// Block size assumed if it is unknown, so that the prompt is long enough: the largest usual one,
 /// in tokens.
@@ -15,7 +17,7 @@ const MARGIN_TOKENS: u32 = 64;
 /// Returns the number of words of the first prompt, and of the second one which continues it: two
 /// and a half blocks, then one and a half more. Whatever the tokens of a word, each adds a whole
 /// block. The error says why the engine takes no such prompts.
-pub(super) fn lengths(
+pub fn lengths(
     configured: Option<BlockSize>,
     reported: Option<BlockSize>,
     longest: Option<u32>,
@@ -41,9 +43,52 @@ pub(super) fn lengths(
     Ok((block_tokens * 5 / 2 + 1, block_tokens * 4 + 2))
 }
 
+/// Returns a unique word.
+pub fn nonce() -> String {
+    format!("{:016x}", runtime::random())
+}
+
+const WORDS: [&str; 12] = [
+    "one", "two", "more", "less", "and", "then", "some", "time", "of", "day", "it", "is",
+];
+
+/// Returns `nonce` followed by words, `count` in all.
+pub fn words(nonce: &str, count: u32) -> String {
+    let rest = WORDS.iter().cycle().take(count.saturating_sub(1) as usize);
+    std::iter::once(nonce)
+        .chain(rest.copied())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Returns the first `count` words of a text.
+pub fn words_of(text: &str, count: u32) -> String {
+    text.split(' ')
+        .take(count as usize)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Returns the cached tokens in a reply; `None`: its usage has no details.
+pub fn cached_tokens(reply: &Value) -> Option<u64> {
+    reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_second_prompt_continues_the_first_and_no_two_runs_share_one() {
+        let text = words(&nonce(), 66);
+        let first = words_of(&text, 41);
+        assert!(
+            text.starts_with(&first)
+                && first.split(' ').count() == 41
+                && text.split(' ').count() == 66
+        );
+        assert_ne!(words(&nonce(), 3), words(&nonce(), 3));
+    }
 
     fn blocks(tokens: u64) -> Option<BlockSize> {
         BlockSize::new(tokens).ok()
