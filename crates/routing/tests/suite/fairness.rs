@@ -146,6 +146,21 @@ fn a_tenant_with_one_request_is_next_whatever_another_has_waiting() {
 }
 
 #[test]
+#[contract("F79")]
+fn a_tenant_with_one_request_is_next_where_another_has_all_other_places_of_the_queue() {
+    let mut worker = OneWorker::new();
+    let (many, one) = (tenant("many"), tenant("one"));
+    let places = QueueSettings::default().max_entries;
+    assert_eq!(places, 10_000);
+    // The first one runs.
+    (0..places).for_each(|_| worker.send(&many, 10));
+    worker.send(&one, 12);
+    assert_eq!(worker.fleet.router.queued_requests(), places);
+    worker.step();
+    assert_eq!(worker.bound.last(), Some(&("one".to_owned(), 12)));
+}
+
+#[test]
 fn a_tenant_without_others_has_its_shortest_request_first_as_without_tenants() {
     let mut worker = OneWorker::new();
     let alone = tenant("alone");

@@ -85,6 +85,7 @@ mod startup;
 mod supervision;
 mod supply_chain;
 mod systemd_unit;
+mod tenant_flood;
 mod tenant_isolation;
 mod tenant_probes;
 mod tenant_queue;
