@@ -153,11 +153,18 @@ fn a_tenant_with_one_request_is_next_where_another_has_all_other_places_of_the_q
     let places = QueueSettings::default().max_entries;
     assert_eq!(places, 10_000);
     // The first one runs.
-    (0..places).for_each(|_| worker.send(&many, 10));
+    for _ in 0..places {
+        // The numbers of tokens end behind topic 4,294.
+        if worker.topics == 4_000 {
+            worker.topics = 1;
+        }
+        worker.send(&many, 10);
+    }
     worker.send(&one, 12);
     assert_eq!(worker.fleet.router.queued_requests(), places);
     worker.step();
-    assert_eq!(worker.bound.last(), Some(&("one".to_owned(), 12)));
+    worker.step();
+    assert_eq!(worker.blocks_of("one", worker.bound.len() - 2), 12);
 }
 
 #[test]
