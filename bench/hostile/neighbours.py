@@ -487,20 +487,25 @@ def interval(windows, others):
     return [percentile(ratios, end) for end in INTERVAL]
 
 
+def ratio(windows, others):
+    """Returns the ratio of both p99 with its interval, as text."""
+    if not others:
+        return ""
+    low, high = interval(windows, others)
+    return f"{p99(windows) / p99(others):.2f} ({low:.2f} to {high:.2f})"
+
+
 def report(name, cell):
     for kind in KINDS:
         windows = cell.times[kind]
         if not windows:
-            print(f"| {name} | {kind} | 0 | | | | | |")
+            print(f"| {name} | {kind} | 0 | | | | | | | |")
             continue
         every = [took for window in windows for took in window]
-        ratio = ""
-        if kind != "alone" and cell.times["alone"]:
-            low, high = interval(windows, cell.times["alone"])
-            ratio = f"{p99(windows) / p99(cell.times['alone']):.2f} ({low:.2f} to {high:.2f})"
+        ratios = [ratio(windows, cell.times[other]) if kind != other else "" for other in ("idle", "alone")]
         lost = sum(why.startswith(f"{kind}: ") for why in cell.lost)
         print(f"| {name} | {kind} | {len(windows)} | {len(every)} | {lost} | {percentile(every, 0.5):.2f} | "
-              f"{p99(windows):.2f} | {ratio} | {statistics.mean(cell.cpu[kind]):.2f} |", flush=True)
+              f"{p99(windows):.2f} | {ratios[0]} | {ratios[1]} | {statistics.mean(cell.cpu[kind]):.2f} |", flush=True)
 
 
 def report_held(name, cell):
@@ -523,8 +528,8 @@ def main():
     parser.add_argument("--base-port", type=int, default=22400)
     args = parser.parse_args()
     warmroute, draw, cells = os.path.abspath(args.warmroute), random.Random(1), {}
-    print("| engines | window | windows | requests | lost | p50, ms | p99, ms | p99, of alone | router, cores |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    print("| engines | window | windows | requests | lost | p50, ms | p99, ms | p99, of idle | p99, of alone | router, cores |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         for name in args.cell or ["own", "shared"]:
             flags, honest, hostile = engines_of(name)
