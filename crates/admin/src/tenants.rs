@@ -54,6 +54,7 @@ fn report(tenant: &Tenant, queued: u64) -> TenantReport {
         requests: counts.requests,
         limited: counts.limited(),
         prompt_tokens: counts.prompt_tokens,
+        cached_tokens: counts.cached_tokens,
         completion_tokens: counts.completion_tokens,
         errors: counts.errors,
         metadata: tenant

@@ -29,6 +29,8 @@ pub struct TenantReport {
     pub limited: u64,
     /// Prompt tokens that workers reported.
     pub prompt_tokens: u64,
+    /// Those of them that workers found in a cache.
+    pub cached_tokens: u64,
     /// Tokens of replies that workers reported.
     pub completion_tokens: u64,
     /// Requests that ended in an error other than a limit.

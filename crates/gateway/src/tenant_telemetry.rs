@@ -67,9 +67,13 @@ const LABELLED: [LabelledCounter; 3] = [
     ),
     (
         "warmroute_tenant_tokens",
-        "Tokens that workers reported, by tenant",
+        "Tokens that workers reported, by tenant; cached ones are a part of the prompt's",
         "kind",
-        token_counts,
+        |counts| {
+            let mut tokens = token_counts(counts);
+            tokens.push(("cached", counts.cached_tokens));
+            tokens
+        },
     ),
     (
         "vllm_router_tenant_tokens",
@@ -141,7 +145,7 @@ mod tests {
     use contract_id::contract;
     use kv_blocks::Moment;
     use prometheus_client::{encoding::text::encode, registry::Registry};
-    use tenants::{KeyVerdict, Scope, TenantSecrets, TenantsSection};
+    use tenants::{KeyVerdict, ReportedTokens, Scope, TenantSecrets, TenantsSection};
 
     use super::*;
 
@@ -169,7 +173,11 @@ mod tests {
         };
         let permit = tenant.admit(Scope::Chat, Moment::START).expect("no limits");
         permit.count_error();
-        permit.count_tokens(7, 3);
+        permit.count_tokens(ReportedTokens {
+            prompt: 7,
+            cached: 5,
+            completion: 3,
+        });
         let page = page(&tenants);
         for line in [
             "warmroute_tenant_requests_total{tenant=\"default\"} 1",
@@ -178,6 +186,7 @@ mod tests {
             "warmroute_tenant_limited_total{tenant=\"default\",limit=\"tokens\"} 0",
             "warmroute_tenant_limit_routers 1",
             "warmroute_tenant_tokens_total{tenant=\"default\",kind=\"prompt\"} 7",
+            "warmroute_tenant_tokens_total{tenant=\"default\",kind=\"cached\"} 5",
             "warmroute_tenant_in_flight{tenant=\"default\"} 1",
             "vllm_router_tenant_requests_total{tenant=\"default\"} 1",
             "vllm_router_tenant_errors_total{tenant=\"default\"} 1",

@@ -11,7 +11,8 @@ use std::{fs, num::NonZeroU32, time::Instant};
 use kv_blocks::Moment;
 use settings::Secret;
 use tenants::{
-    KeyDigest, KeyVerdict, Scope, TenantEntry, TenantSecrets, Tenants, TenantsSection, TokenAmounts,
+    KeyDigest, KeyVerdict, ReportedTokens, Scope, TenantEntry, TenantSecrets, Tenants,
+    TenantsSection, TokenAmounts,
 };
 
 const KEYS: usize = 100_000;
@@ -100,7 +101,11 @@ fn requests() {
             continue;
         };
         passed += usize::from(permit.reserve_tokens(amounts, now).is_ok());
-        permit.count_tokens(used.prompt, used.output);
+        permit.count_tokens(ReportedTokens {
+            prompt: used.prompt,
+            cached: 0,
+            completion: used.output,
+        });
         permit.settle_tokens(used, now);
     }
     let each = started.elapsed().as_nanos() / LOOKUPS as u128;

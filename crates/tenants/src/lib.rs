@@ -26,7 +26,7 @@ pub use section::{
     HeaderExposure, Isolation, KeyValidation, ListedKeys, Scope, TenantDefaults, TenantEntry,
     TenantsSection, expiry,
 };
-pub use state::{TenantCounts, TenantPlace};
+pub use state::{ReportedTokens, TenantCounts, TenantPlace};
 pub use table::{KeyTable, KeyVerdict, TenantSecrets, Tenants};
 pub use tenant::{QueueShare, Refusal, Tenant, TenantPermit};
 pub use validated::{KnownKey, ValidatedKeys};

@@ -29,6 +29,7 @@ pub(crate) struct TenantState {
     concurrency_limited: AtomicU64,
     token_limited: AtomicU64,
     prompt_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
     completion_tokens: AtomicU64,
 }
 
@@ -40,6 +41,17 @@ impl Drop for TenantPlace {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Relaxed);
     }
+}
+
+/// Tokens of a request, as its worker reported them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReportedTokens {
+    /// Of its prompt.
+    pub prompt: u32,
+    /// Those of the prompt that were found in a cache; 0 if the worker does not tell.
+    pub cached: u32,
+    /// Of its reply.
+    pub completion: u32,
 }
 
 /// What a tenant's requests have come to since the start.
@@ -59,6 +71,8 @@ pub struct TenantCounts {
     pub token_limited: u64,
     /// Prompt tokens that workers reported.
     pub prompt_tokens: u64,
+    /// Those of them that workers found in a cache.
+    pub cached_tokens: u64,
     /// Tokens of replies that workers reported.
     pub completion_tokens: u64,
 }
@@ -142,10 +156,11 @@ impl TenantState {
         self.errors.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn count_tokens(&self, prompt: u32, completion: u32) {
-        self.prompt_tokens.fetch_add(u64::from(prompt), Relaxed);
-        self.completion_tokens
-            .fetch_add(u64::from(completion), Relaxed);
+    pub(crate) fn count_tokens(&self, tokens: ReportedTokens) {
+        let add = |count: &AtomicU64, tokens: u32| count.fetch_add(u64::from(tokens), Relaxed);
+        add(&self.prompt_tokens, tokens.prompt);
+        add(&self.cached_tokens, tokens.cached.min(tokens.prompt));
+        add(&self.completion_tokens, tokens.completion);
     }
 
     pub(crate) fn counts(&self) -> TenantCounts {
@@ -157,6 +172,7 @@ impl TenantState {
             concurrency_limited: self.concurrency_limited.load(Relaxed),
             token_limited: self.token_limited.load(Relaxed),
             prompt_tokens: self.prompt_tokens.load(Relaxed),
+            cached_tokens: self.cached_tokens.load(Relaxed),
             completion_tokens: self.completion_tokens.load(Relaxed),
         }
     }
@@ -172,6 +188,7 @@ impl std::iter::Sum for TenantCounts {
             concurrency_limited: one.concurrency_limited + other.concurrency_limited,
             token_limited: one.token_limited + other.token_limited,
             prompt_tokens: one.prompt_tokens + other.prompt_tokens,
+            cached_tokens: one.cached_tokens + other.cached_tokens,
             completion_tokens: one.completion_tokens + other.completion_tokens,
         })
     }

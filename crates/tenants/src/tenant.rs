@@ -5,9 +5,9 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use kv_blocks::Moment;
 
 use crate::{
-    AllowedModels, HeaderExposure, Isolation, RouterCount, SaltSecret, Scope, TenantCounts,
-    TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused, limits::TenantLimits,
-    salt::TenantSalt, section::expiry, state::TenantState,
+    AllowedModels, HeaderExposure, Isolation, ReportedTokens, RouterCount, SaltSecret, Scope,
+    TenantCounts, TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused,
+    limits::TenantLimits, salt::TenantSalt, section::expiry, state::TenantState,
 };
 
 /// The rules of a tenant, and its running state.
@@ -391,7 +391,7 @@ impl TenantPermit {
     }
 
     /// Counts the tokens of the request.
-    pub fn count_tokens(&self, prompt: u32, completion: u32) {
-        self.tenant.state.count_tokens(prompt, completion);
+    pub fn count_tokens(&self, tokens: ReportedTokens) {
+        self.tenant.state.count_tokens(tokens);
     }
 }

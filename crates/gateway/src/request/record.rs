@@ -30,7 +30,7 @@ use routing::{
         Receipt, ReceiptRing, RequestOutcome, RouterAnswer, RouterTiming,
     },
 };
-use tenants::{TenantPermit, TokenAmounts};
+use tenants::{ReportedTokens, TenantPermit, TokenAmounts};
 
 use self::{
     attempts::CurrentAttempt,
@@ -226,7 +226,11 @@ impl RequestGuard {
             permit.count_error();
         }
         if let Some(usage) = self.reply.usage {
-            permit.count_tokens(usage.prompt_tokens, usage.completion_tokens);
+            permit.count_tokens(ReportedTokens {
+                prompt: usage.prompt_tokens,
+                cached: usage.cached_tokens.unwrap_or_default(),
+                completion: usage.completion_tokens,
+            });
         }
         let (name, took) = (permit.tenant().name(), now.since(self.received));
         self.recorder.metrics.record_tenant_request(name, took);

@@ -1,5 +1,9 @@
 //! The queues of all sets of targets, and their scheduled times.
 //!
+//! Queues that share a target contend for it: a tenant that comes to one where nobody waits starts
+//! where those of the others are, and of queues whose passes are due at the same moment the one that
+//! had a request bound longest ago is first.
+//!
 //! **Invariant**: the scheduled times are those of the queues: a queue changes in
 //! [`CandidateQueues::change`] only, or in a way that moves none of its times.
 
@@ -11,7 +15,13 @@ use std::{
 use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target};
 
-use super::{QueueId, TargetAvailability, candidate_queue::CandidateQueue};
+use super::{QueueId, TargetAvailability, candidate_queue::CandidateQueue, shares::QueueBand};
+
+/// Most queues in which one look for the others of a target asks who waits.
+const MOST_CONTENDING: usize = 256;
+
+/// When the pass of a queue is due, and its turn among those that are due at that moment.
+type Look = (Moment, u64, QueueId);
 
 /// One queue for each set of targets.
 #[derive(Debug, Default)]
@@ -20,11 +30,13 @@ pub(super) struct CandidateQueues {
     by_targets: HashMap<Arc<[Target]>, QueueId, FixedState>,
     by_target: HashMap<Target, Vec<QueueId>, FixedState>,
     /// When the next pass of each queue is due.
-    looks: BTreeSet<(Moment, QueueId)>,
+    looks: BTreeSet<Look>,
     /// When the first request of each queue is due.
     due: BTreeSet<(Moment, QueueId)>,
     /// Number of queues so far.
     ids: u64,
+    /// Number of requests bound so far.
+    bound: u64,
 }
 
 impl CandidateQueues {
@@ -48,10 +60,32 @@ impl CandidateQueues {
         due.filter_map(|(_, id)| self.queues.get(id))
     }
 
-    /// Returns the queues whose next pass is due, the first due first.
+    /// Returns the queues whose next pass is due, the first due first; of several due at the same
+    /// moment, the one that had a request bound longest ago.
     pub(super) fn due_for_pass(&self, now: Moment) -> impl Iterator<Item = QueueId> {
-        let looks = self.looks.iter().take_while(move |(at, _)| *at <= now);
-        looks.map(|(_, id)| *id)
+        let looks = self.looks.iter().take_while(move |(at, ..)| *at <= now);
+        looks.map(|(_, _, id)| *id)
+    }
+
+    /// Records that a request of a queue was bound: others have their turn before it has another.
+    pub(super) fn record_bound(&mut self, id: QueueId) {
+        self.bound += 1;
+        let turn = self.bound;
+        self.change(id, |queue| queue.turn = turn);
+    }
+
+    /// Returns the least virtual time of a tenant that waits with this priority in a queue, or if
+    /// none does, in a queue that shares a target with it; `None`: none does there either.
+    pub(super) fn least_contending_ms(&self, (id, band): QueueBand) -> Option<f64> {
+        let queue = self.queues.get(&id)?;
+        queue.least_virtual_ms(band).or_else(|| {
+            let of_target = |target: &Target| self.by_target.get(target);
+            let others = queue.targets.iter().filter_map(of_target).flatten();
+            others
+                .take(MOST_CONTENDING)
+                .filter_map(|other| self.queues.get(other)?.least_virtual_ms(band))
+                .min_by(f64::total_cmp)
+        })
     }
 
     /// Returns whether a request that could begin on `target` would overtake a queued one that may
@@ -65,12 +99,9 @@ impl CandidateQueues {
 
     /// Returns when the next work is due; at once if that is not after now.
     pub(super) fn next_work(&self) -> Option<Moment> {
-        let firsts = [self.looks.first(), self.due.first()];
-        firsts
-            .into_iter()
-            .flatten()
-            .map(|(moment, _)| *moment)
-            .min()
+        let look = self.looks.first().map(|(at, ..)| *at);
+        let due = self.due.first().map(|(until, _)| *until);
+        look.into_iter().chain(due).min()
     }
 
     /// Returns the queue of these targets. A new queue offers every target that is open at
@@ -92,7 +123,7 @@ impl CandidateQueues {
             self.by_target.entry(*target).or_default().push(id);
         }
         self.queues
-            .insert(id, CandidateQueue::new(Arc::clone(targets)));
+            .insert(id, CandidateQueue::new(Arc::clone(targets), self.bound));
         self.change(id, |queue| {
             queue.end_pass(now, &availability);
             if let Some(then) = offers_all {
@@ -111,18 +142,11 @@ impl CandidateQueues {
         let Some(queue) = self.queues.get_mut(&id) else {
             return T::default();
         };
-        let before = (queue.look_at, queue.first_due());
+        let before = (look_of(id, queue), due_of(id, queue));
         let result = act(queue);
-        let after = (queue.look_at, queue.first_due());
-        for (moments, before, after) in [
-            (&mut self.looks, before.0, after.0),
-            (&mut self.due, before.1, after.1),
-        ] {
-            if before != after {
-                before.map(|moment| moments.remove(&(moment, id)));
-                after.map(|moment| moments.insert((moment, id)));
-            }
-        }
+        let after = (look_of(id, queue), due_of(id, queue));
+        replace(&mut self.looks, before.0, after.0);
+        replace(&mut self.due, before.1, after.1);
         result
     }
 
@@ -143,7 +167,26 @@ impl CandidateQueues {
                 }
             }
         }
-        queue.look_at.map(|at| self.looks.remove(&(at, id)));
-        queue.first_due().map(|due| self.due.remove(&(due, id)));
+        replace(&mut self.looks, look_of(id, &queue), None);
+        replace(&mut self.due, due_of(id, &queue), None);
     }
+}
+
+fn look_of(id: QueueId, queue: &CandidateQueue) -> Option<Look> {
+    Some((queue.look_at?, queue.turn, id))
+}
+
+fn due_of(id: QueueId, queue: &CandidateQueue) -> Option<(Moment, QueueId)> {
+    Some((queue.first_due()?, id))
+}
+
+/// Replaces an entry of a schedule.
+fn replace<T: Ord>(schedule: &mut BTreeSet<T>, before: Option<T>, after: Option<T>) {
+    if before == after {
+        return;
+    }
+    if let Some(before) = before {
+        schedule.remove(&before);
+    }
+    schedule.extend(after);
 }

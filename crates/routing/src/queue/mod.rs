@@ -223,6 +223,10 @@ impl WaitQueue {
 
     /// Removes a request for this reason.
     pub(crate) fn remove(&mut self, ticket: Ticket, end: QueueEnd) -> Option<QueuedRequest> {
+        if end == QueueEnd::Bound {
+            let id = self.requests.get(&ticket)?.queue;
+            self.queues.record_bound(id);
+        }
         let request = self.take(ticket)?;
         self.shares
             .unqueue(request.share, end, &least_virtual(&self.queues));
@@ -417,7 +421,7 @@ impl WaitQueue {
             .saturating_add(lists);
         if !request.job.pool.set.targets.is_empty() {
             let queue = (request.queue, request.rank.band);
-            let least = least_virtual(&self.queues);
+            let least = |band| self.queues.least_contending_ms(band);
             request.share = self.shares.enter(request.share, (queue, moved_ms), &least);
         }
         let virtual_ms = self.shares.virtual_ms(request.share);

@@ -8,9 +8,10 @@
 //! Queues whose targets differ in speed and number advance at different rates, so virtual times of
 //! different queues, or priorities, cannot be compared. A tenant's is therefore relative to the queue
 //! and priority in which it waits: an offset is set when its first request enters. It then starts where
-//! the others of that queue are, so that time without requests is no credit, plus its lead: how far it
-//! is ahead of those that wait where it waited last, or of all if it has only sent requests that did
-//! not wait, but not more than [`LONGEST_LEAD_MS`].
+//! the others of that queue are, or if there are none, those of the queues that share a target with it,
+//! so that time without requests is no credit, plus its lead: how far it is ahead of those that wait
+//! where it waited last, or of all if it has only sent requests that did not wait, but not more than
+//! [`LONGEST_LEAD_MS`].
 //!
 //! Inside a tenant the same holds for its programs, as long as they have requests: a request starts
 //! where the earlier ones of its program finish, and this adds to its length. A request without a
@@ -319,8 +320,9 @@ impl TenantShares {
         Some(charge.tenant)
     }
 
-    /// Returns the virtual time of the others that wait in a queue, or of all if none does. Those that
-    /// wait there may be behind all others, because the targets that they wait for are slow.
+    /// Returns the virtual time of the others that wait in a queue or contend with it, or of all if
+    /// none does. Those that wait there may be behind all others, because the targets that they wait
+    /// for are slow.
     fn others_ms(&self, queue: Option<QueueBand>, least: LeastVirtual<'_>) -> f64 {
         let least_ms = queue.and_then(least);
         least_ms.map_or(self.virtual_ms, |least| least.min(self.virtual_ms))

@@ -84,6 +84,15 @@ impl OneWorker {
         }
     }
 
+    /// Gives another worker a prompt that takes longer than a test.
+    fn occupy(&mut self, other: u32) {
+        self.fleet.index.register(target(other), "m".into());
+        let own = std::mem::replace(&mut self.fleet.candidates, vec![candidate(other)]);
+        let request = self.request(&tenant("elsewhere"), 5_000);
+        self.fleet.plan(self.now(), &request);
+        self.fleet.candidates = own;
+    }
+
     fn start(&mut self, tenant: &TestTenant, blocks: u32, plan: &Plan) {
         assert!(self.running.is_none(), "one at a time");
         self.running = Some(plan.reservation);
@@ -104,6 +113,15 @@ impl OneWorker {
         }
         self.take(released);
         Some(name)
+    }
+
+    /// Makes all passes that are due; they bind nothing while the worker is busy.
+    fn end_passes(&mut self) {
+        let now = self.now();
+        while (self.fleet.router.next_release(now)).is_some_and(|then| then <= now) {
+            let released = self.fleet.router.take_released(now);
+            self.take(released);
+        }
     }
 
     fn take(&mut self, released: Vec<ReleasedRequest>) {
@@ -143,6 +161,28 @@ fn a_tenant_with_one_request_is_next_whatever_another_has_waiting() {
         worker.step();
         assert_eq!(worker.blocks_of("one", worker.bound.len() - 2), 12);
     }
+}
+
+#[test]
+#[contract("F79")]
+fn a_tenant_with_one_request_is_next_where_another_has_all_other_places_of_the_queue() {
+    let mut worker = OneWorker::new();
+    let (many, one) = (tenant("many"), tenant("one"));
+    let places = QueueSettings::default().max_entries;
+    assert_eq!(places, 10_000);
+    // The first one runs.
+    for _ in 0..places {
+        // The numbers of tokens end behind topic 4,294.
+        if worker.topics == 4_000 {
+            worker.topics = 1;
+        }
+        worker.send(&many, 10);
+    }
+    worker.send(&one, 12);
+    assert_eq!(worker.fleet.router.queued_requests(), places);
+    worker.step();
+    worker.step();
+    assert_eq!(worker.blocks_of("one", worker.bound.len() - 2), 12);
 }
 
 #[test]
@@ -214,6 +254,45 @@ fn work_of_another_pool_does_not_put_a_tenant_behind_those_that_wait_for_a_slow_
     let before = worker.bound.len();
     (0..5).for_each(|_| drop(worker.step()));
     assert_eq!(worker.blocks_of("b", before), 10, "{:?}", worker.bound);
+}
+
+#[test]
+#[contract("F79")]
+fn a_request_starts_where_those_are_that_wait_for_one_of_its_workers_in_another_queue() {
+    let mut worker = OneWorker::new();
+    (0..40).for_each(|_| worker.send(&tenant("many"), 10));
+    // The second long prompt of a tenant moves the virtual time of all by the first.
+    worker.occupy(2);
+    worker.occupy(3);
+    worker.fleet.candidates = vec![candidate(1), candidate(2)];
+    worker.send(&tenant("one"), 12);
+    let before = worker.bound.len();
+    (0..3).for_each(|_| drop(worker.step()));
+    assert_eq!(worker.blocks_of("one", before), 12, "{:?}", worker.bound);
+}
+
+#[test]
+#[contract("F79")]
+fn queues_that_share_a_worker_take_turns_however_many_they_are() {
+    let mut worker = OneWorker::new();
+    worker.send(&tenant("first"), 10);
+    // More sets of targets than one call compares.
+    for other in 2..=20 {
+        worker.occupy(other);
+        worker.fleet.candidates = vec![candidate(1), candidate(other)];
+        let name = format!("t{other}");
+        (0..10).for_each(|_| worker.send(&tenant(&name), 10));
+    }
+    worker.occupy(21);
+    worker.fleet.candidates = vec![candidate(1), candidate(21)];
+    worker.send(&tenant("one"), 12);
+    let before = worker.bound.len();
+    // Two turns of each queue.
+    for _ in 0..40 {
+        worker.step();
+        worker.end_passes();
+    }
+    assert_eq!(worker.blocks_of("one", before), 12, "{:?}", worker.bound);
 }
 
 #[test]

@@ -383,7 +383,7 @@ fn a_tenant_object_has_all_documented_fields() {
     let (routed, turns) = routed();
     let tenant = json!({
         "name": "string", "enabled": "bool", "in_flight": "int", "queued": "int", "requests": "int", "limited": "int",
-        "prompt_tokens": "int", "completion_tokens": "int", "errors": "int", "metadata": {},
+        "prompt_tokens": "int", "cached_tokens": "int", "completion_tokens": "int", "errors": "int", "metadata": {},
     });
     let ended = || {
         let body = get(&routed, "/admin/tenants").json();
@@ -396,6 +396,9 @@ fn a_tenant_object_has_all_documented_fields() {
     assert_eq!(only["requests"], turns.len());
     let prompt_tokens: u64 = turns.iter().map(|turn| turn.prompt_tokens).sum();
     assert_eq!(only["prompt_tokens"], prompt_tokens);
+    let cached_tokens: u64 = turns.iter().map(|turn| turn.cached).sum();
+    assert!(cached_tokens > 0, "the second turn repeats the first");
+    assert_eq!(only["cached_tokens"], cached_tokens);
 }
 
 #[test]

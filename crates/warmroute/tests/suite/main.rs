@@ -86,6 +86,7 @@ mod strict_isolation;
 mod supervision;
 mod supply_chain;
 mod systemd_unit;
+mod tenant_flood;
 mod tenant_isolation;
 mod tenant_probes;
 mod tenant_queue;

@@ -83,6 +83,26 @@ fn a_tenant_with_its_part_of_the_queue_full_is_told_to_try_again_and_no_other_is
 }
 
 #[test]
+#[contract("F79")]
+fn a_full_queue_answers_429_to_a_tenant_above_its_part_and_503_to_one_below_it() {
+    let yaml = "queue: {max_entries: 2}\ntenants:\n  defaults: {queued: 1}\n  api_keys:\n  - {name: a, key: sk-a}\n  \
+                - {name: b, key: sk-b}\n  - {name: c, key: sk-c}\n";
+    let routed = RoutedFleet::with(&[SLOW], yaml, &[]);
+    let _long = occupy(&routed, "a");
+    let _first = send(&routed, "a", "a1", &prompt("a1", 10));
+    waiting(&routed, 1.0);
+    let _other = send(&routed, "b", "b1", &prompt("b1", 10));
+    waiting(&routed, 2.0);
+    for (tenant, status, code) in [("a", 429, "tenant_queue_full"), ("c", 503, "queue_full")] {
+        let refused = send(&routed, tenant, "refused", &prompt("refused", 10)).reply();
+        let found = (refused.status, refused.error_code());
+        assert_eq!(found, (status, code.to_owned()), "{tenant}");
+        assert_eq!(refused.header("retry-after"), Some("1"), "{tenant}");
+    }
+    assert_eq!(queued(&routed), json!([1, 1, 0]));
+}
+
+#[test]
 #[contract("V32")]
 fn the_tenant_that_had_less_is_next_and_a_higher_priority_comes_before_that() {
     let yaml = "api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b, weight: 2}\n- {name: c, key: sk-c, priority: 5}\n";
