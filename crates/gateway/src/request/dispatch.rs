@@ -136,12 +136,15 @@ impl Dispatcher {
             200..=299 => content(&self.limits, head, body).await,
             429 | 502 | 503 | 504 => {
                 // A long error reply, or one that breaks off, costs its connection and its text.
-                let text = body.read_to_end(ERROR_BODY).await.unwrap_or_default();
-                let withheld = error_text::withheld(&head, &text, call, to);
-                let failure = AttemptFailure::from_status(head, text);
-                Err(match withheld {
-                    Some(_) => failure.without_text(),
-                    None => failure,
+                let text = body.read_to_end(ERROR_BODY).await;
+                let passes = text.as_ref().is_ok_and(|text| {
+                    head.status != 429 || error_text::withheld(&head, text, call, to).is_none()
+                });
+                let failure = AttemptFailure::from_status(head, text.unwrap_or_default());
+                Err(if passes {
+                    failure
+                } else {
+                    failure.without_text()
                 })
             }
             400..=499 => refusal(call, to, head, body).await,

@@ -4,9 +4,10 @@
 //! engine's server. What cannot be read here is not passed on either.
 
 use dialect::InternalDetail;
+use fleet::WorkerView;
 use http::{HeaderMap, header, response::Parts};
 
-use super::{accept::AcceptedRequest, dispatch::AttemptTarget};
+use super::{accept::AcceptedRequest, dispatch::AttemptTarget, salt};
 
 /// Returns why the client does not get the text of this error; `None`: it does. Operators find it in
 /// the log of the engine.
@@ -16,24 +17,32 @@ pub(super) fn withheld(
     call: &AcceptedRequest,
     to: &AttemptTarget,
 ) -> Option<&'static str> {
-    let host = to.worker.connection.host.to_str().unwrap_or_default();
-    let why = reason(&head.headers, text, call.body.bytes(), host)?;
+    let why = reason(&head.headers, text, call.body.bytes(), &to.worker)?;
     let status = head.status.as_u16();
     tracing::debug!(worker = %to.worker.name, status, why, "the text of a worker's error is withheld");
     Some(why)
 }
 
-/// Returns why this text is withheld. `request`: the client's body, `host`: that of the worker.
-fn reason(fields: &HeaderMap, text: &[u8], request: &[u8], host: &str) -> Option<&'static str> {
+/// Returns why this text is withheld. `request`: the client's body.
+fn reason(
+    fields: &HeaderMap,
+    text: &[u8],
+    request: &[u8],
+    worker: &WorkerView,
+) -> Option<&'static str> {
+    let host = &worker.connection.host;
     if text.is_empty() {
         return None;
     }
     if is_encoded(fields) {
-        return Some("an encoding");
+        // A service compresses all that it sends, and nothing of it is of the operator's servers.
+        let is_own = !salt::is_service(worker.engine.kind, host.as_bytes());
+        return is_own.then_some("an encoding");
     }
     if text.contains(&0) || std::str::from_utf8(text).is_err() {
         return Some("no text");
     }
+    let host = host.to_str().unwrap_or_default();
     dialect::internal_detail(text, request, host).map(InternalDetail::as_str)
 }
 
@@ -47,17 +56,20 @@ fn is_encoded(fields: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
+    use fleet::EngineKind;
     use http::HeaderValue;
 
-    use super::*;
+    use super::{super::test_support, *};
 
+    fn encoded(encoding: &'static str) -> HeaderMap {
+        let encoding = HeaderValue::from_static(encoding);
+        HeaderMap::from_iter([(header::CONTENT_ENCODING, encoding)])
+    }
+
+    /// Why a text of worker 1 is withheld.
     fn reason_for(encoding: Option<&'static str>, text: &[u8]) -> Option<&'static str> {
-        let mut fields = HeaderMap::new();
-        if let Some(encoding) = encoding {
-            let encoding = HeaderValue::from_static(encoding);
-            fields.insert(header::CONTENT_ENCODING, encoding);
-        }
-        reason(&fields, text, b"{}", "engine:8000")
+        let fields = encoding.map(encoded).unwrap_or_default();
+        reason(&fields, text, b"{}", &test_support::worker(1))
     }
 
     #[test]
@@ -78,12 +90,24 @@ mod tests {
 
     #[test]
     #[contract("S71")]
+    fn a_compressed_text_of_a_service_passes() {
+        let mut worker = test_support::worker(1);
+        worker.engine.kind = EngineKind::Anthropic;
+        let text = b"\x1f\x8b\x08";
+        assert_eq!(reason(&encoded("gzip"), text, b"{}", &worker), None);
+        let plain = HeaderMap::new();
+        let why = reason(&plain, text, b"{}", &worker);
+        assert_eq!(why, Some("no text"));
+    }
+
+    #[test]
+    #[contract("S71")]
     fn a_text_with_a_detail_of_the_server_is_withheld() {
         for (text, why) in [
             ("at 0x7f3a5c001240", "a pointer"),
             ("Traceback (most recent call last):", "a stack trace"),
             ("in /usr/lib/engine", "a path"),
-            ("engine:8000 refused", "an address"),
+            ("127.0.0.1:9001 refused", "an address"),
         ] {
             assert_eq!(reason_for(None, text.as_bytes()), Some(why));
         }

@@ -106,13 +106,19 @@ pub(super) fn for_worker<'c>(
     }
 }
 
-/// Returns whether a worker accepts a salt. Engines that do not know it ignore it; services with an
-/// account of the operator refuse members that they do not know.
+/// Returns whether a worker accepts a salt. Engines that do not know it ignore it; services refuse
+/// members that they do not know.
 fn accepts_salt(kind: EngineKind, host: &[u8]) -> bool {
+    !is_service(kind, host)
+}
+
+/// Returns whether a worker is a service at which the operator has an account, and no server of its
+/// own.
+pub(super) fn is_service(kind: EngineKind, host: &[u8]) -> bool {
     match kind {
-        EngineKind::Azure | EngineKind::Anthropic | EngineKind::Gemini => false,
-        EngineKind::Openai => !host.ends_with(b"openai.com"),
-        _ => true,
+        EngineKind::Azure | EngineKind::Anthropic | EngineKind::Gemini => true,
+        EngineKind::Openai => host.ends_with(b"openai.com"),
+        _ => false,
     }
 }
 

@@ -157,10 +157,10 @@ async fn an_error_event_with_a_text_that_is_not_for_clients_is_replaced() {
     let (begun, ended) = error.split_at(30);
     for (pieces, sent) in [
         (&[FIRST, error, DONE][..], FIRST),
-        (&[FIRST, error], FIRST),
-        (&[error], ""),
-        (&[FIRST, begun, ended], FIRST),
-        (&[FIRST, error.trim_ascii_end()], FIRST),
+        (&[FIRST, error][..], FIRST),
+        (&[error][..], ""),
+        (&[FIRST, begun, ended][..], FIRST),
+        (&[FIRST, error.trim_ascii_end()][..], FIRST),
     ] {
         let test = TestGateway::new();
         let pieces: Vec<_> = pieces.iter().map(|piece| Ok(*piece)).collect();
