@@ -4,8 +4,8 @@
 //! withheld as a whole. A client's own text may have all of it, and an engine may repeat that text,
 //! so what stands in the client's request is no detail.
 //!
-//! **Invariant**: one pass over the text for each rule, and at most [`MOST_REPEATED`] over the
-//! request.
+//! **Invariant**: the work grows with the text and not faster, and there are at most
+//! [`MOST_REPEATED`] passes over the request.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -42,7 +42,9 @@ const MOST_REPEATED: usize = 16;
 const POINTER_DIGITS: usize = 8;
 /// Longest name of a file in a line of a stack trace.
 const LONGEST_FILE_NAME: usize = 512;
-/// Longest IPv6 address in its brackets.
+/// Longest IPv4 address.
+const LONGEST_IPV4: usize = 15;
+/// Longest IPv6 address, with the bracket behind it.
 const LONGEST_IPV6: usize = 48;
 
 /// Text of stack traces, of Python, C++ and Rust.
@@ -217,8 +219,10 @@ fn private_ipv4(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let beginnings = PRIVATE_BEGINNINGS.into_iter();
     let found = beginnings.flat_map(move |beginning| memmem::find_iter(text, beginning));
     found.filter_map(move |at| {
-        let digits = count(&text[at..], |byte| byte.is_ascii_digit() || byte == b'.');
-        let address = without_dots(&text[at..at + digits]);
+        // One byte more tells whether it ends.
+        let near = &text[at..text.len().min(at + LONGEST_IPV4 + 1)];
+        let length = count(near, |byte| byte.is_ascii_digit() || byte == b'.');
+        let address = without_dots(&near[..length]);
         let follows = text.get(at + address.len());
         if !begins_word(text, at, b".") || follows.is_some_and(u8::is_ascii_alphabetic) {
             return None;

@@ -79,6 +79,9 @@ fn texts_that_are_for_clients_have_no_detail() {
     ] {
         assert_eq!(found(message), None, "{message}");
     }
+    for repeated in ["10.", "0x", "/", "[", "File \"", "localhost:"] {
+        assert_eq!(found(&repeated.repeat(1000)), None, "{repeated}");
+    }
 }
 
 #[test]
