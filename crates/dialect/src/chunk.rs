@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use crate::{
-    Dialect,
+    Dialect, InternalDetail, internal_detail,
     json::{self, RawJson},
 };
 
@@ -32,6 +32,15 @@ pub struct InBandError<'a> {
     pub kind: Option<Cow<'a, str>>,
 }
 
+/// Which of several replies to one request a chunk is about. Others tell of all replies at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyPart {
+    /// The one of this number, in a stream of SGLang's own API.
+    Numbered(u32),
+    /// All, from the list of them that a whole body of that API is.
+    List,
+}
+
 /// The facts of one event or body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamChunk<'a> {
@@ -45,10 +54,14 @@ pub struct StreamChunk<'a> {
     pub has_output: bool,
     /// The id under which an engine stores a `/v1/responses` reply.
     pub response_id: Option<Cow<'a, str>>,
+    /// The part of the request's replies to which the facts belong; `None`: they are those of all.
+    pub part: Option<ReplyPart>,
     /// Whether this event ends a stream of messages or of a response.
     pub is_last: bool,
     /// Whether the chunk is one of SGLang's own API, which has its facts in `meta_info`.
     is_native: bool,
+    /// The text of the error.
+    error_value: Option<RawJson<'a>>,
 }
 
 /// Types of the events that end a stream in dialects where no choice has a finish reason.
@@ -60,7 +73,8 @@ const LAST_EVENTS: [&str; 4] = [
 ];
 
 impl<'a> StreamChunk<'a> {
-    /// Reads the data of one event, or a whole body. `None` if it is not a JSON object.
+    /// Reads the data of one event, or a whole body. `None` if it is neither a JSON object nor a
+    /// list of replies.
     ///
     /// ```
     /// let data = br#"{"choices":[{"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
@@ -70,16 +84,57 @@ impl<'a> StreamChunk<'a> {
     /// ```
     pub fn read(data: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(data).ok()?;
+        if text.trim_ascii_start().starts_with('[') {
+            return Self::read_list(text);
+        }
+        Self::read_object(text)
+    }
+
+    /// Reads the list of replies to several prompts, or several replies to one. `None` if it is
+    /// another list.
+    fn read_list(text: &'a str) -> Option<Self> {
+        let mut all: Option<Self> = None;
+        for element in json::elements(text) {
+            let reply = Self::read_object(element.ok()?.as_str());
+            let reply = reply.filter(|reply| reply.is_native)?;
+            all = Some(match all {
+                Some(all) => all.beside(reply),
+                None => reply,
+            });
+        }
+        all.map(|all| Self {
+            part: Some(ReplyPart::List),
+            ..all
+        })
+    }
+
+    /// Returns the facts of this reply and another one.
+    fn beside(self, other: Self) -> Self {
+        let counts = self.usage.zip(other.usage);
+        Self {
+            // The counts of some of them would pass for those of all.
+            usage: counts.map(|(one, other)| one.plus(other)),
+            finish_reason: self.finish_reason.or(other.finish_reason),
+            error: self.error.or(other.error),
+            error_value: self.error_value.or(other.error_value),
+            has_output: self.has_output || other.has_output,
+            ..self
+        }
+    }
+
+    fn read_object(text: &'a str) -> Option<Self> {
         let mut chunk = Self::default();
         let (mut id, mut is_response) = (None, false);
+        let mut index = None;
         let mut generated = false;
         for member in json::members(text) {
             let (key, value) = member.ok()?;
             match &*json::decode(key) {
                 "usage" => chunk.usage = usage(value),
                 "choices" => chunk.read_choices(value),
-                "error" if !value.is_null() => chunk.error = Some(error(value)),
+                "error" if !value.is_null() => chunk.set_error(value),
                 "id" => id = value.string(),
+                "index" => index = count(value),
                 "text" | "output_ids" => generated |= !is_empty(value),
                 "meta_info" => chunk.read_meta(value),
                 "type" => {
@@ -102,7 +157,26 @@ impl<'a> StreamChunk<'a> {
         // Other dialects repeat finished text under these names.
         chunk.has_output |= generated && chunk.is_native;
         chunk.response_id = chunk.response_id.or_else(|| id.filter(|_| is_response));
+        // Elsewhere it is the number of a block.
+        chunk.part = index.filter(|_| chunk.is_native).map(ReplyPart::Numbered);
         Some(chunk)
+    }
+
+    /// Returns the detail of a server that the chunk's error has, if it is one with any.
+    ///
+    /// ```
+    /// let data = br#"{"error":{"message":"connect to 10.0.0.7:8000 failed"},"choices":[]}"#;
+    /// let chunk = dialect::StreamChunk::read(data).unwrap();
+    /// assert_eq!(chunk.error_detail(), Some(dialect::InternalDetail::Address));
+    /// ```
+    pub fn error_detail(&self) -> Option<InternalDetail> {
+        let text = self.error_value?.as_str();
+        internal_detail(text.as_bytes(), b"", "")
+    }
+
+    fn set_error(&mut self, value: RawJson<'a>) {
+        self.error = Some(error(value));
+        self.error_value = Some(value);
     }
 
     /// Returns whether the chunk marks the end of the reply.
@@ -131,7 +205,9 @@ impl<'a> StreamChunk<'a> {
     fn read_response(&mut self, response: RawJson<'a>) {
         self.response_id = response.member("id").and_then(RawJson::string);
         self.usage = response.member("usage").and_then(usage).or(self.usage);
-        self.error = response.member("error").map(error).or(self.error.take());
+        if let Some(value) = response.member("error") {
+            self.set_error(value);
+        }
     }
 
     fn read_choices(&mut self, choices: RawJson<'a>) {
@@ -208,6 +284,16 @@ impl Usage {
             _ => self,
         }
     }
+
+    /// Returns the counts of two replies to the same request.
+    fn plus(self, other: Self) -> Self {
+        let cached = self.cached_tokens.zip(other.cached_tokens);
+        Self {
+            prompt_tokens: self.prompt_tokens.saturating_add(other.prompt_tokens),
+            completion_tokens: (self.completion_tokens).saturating_add(other.completion_tokens),
+            cached_tokens: cached.map(|(one, other)| one.saturating_add(other)),
+        }
+    }
 }
 
 fn count(value: RawJson<'_>) -> Option<u32> {
@@ -233,6 +319,27 @@ fn error(value: RawJson<'_>) -> InBandError<'_> {
 /// Returns the usage in one event's data.
 pub fn usage_from_chunk(data: &[u8]) -> Option<Usage> {
     StreamChunk::read(data)?.usage
+}
+
+/// Most places of a body's end where its usage may begin.
+const TAIL_TRIES: usize = 4;
+
+/// Returns the usage in the last bytes of a whole body, if it stands there as a member of the body.
+///
+/// ```
+/// let tail = br#".25,0.5]}],"usage":{"prompt_tokens":9,"completion_tokens":0},"model":"m"}"#;
+/// assert_eq!(dialect::usage_from_tail(tail).unwrap().prompt_tokens, 9);
+/// let inner = br#"},"about":{"usage":{"prompt_tokens":9}}}"#;
+/// assert_eq!(dialect::usage_from_tail(inner), None);
+/// ```
+pub fn usage_from_tail(tail: &[u8]) -> Option<Usage> {
+    let names = memmem::rfind_iter(tail, "\"usage\"");
+    names.take(TAIL_TRIES).find_map(|at| {
+        // From a member of the body to the end there are whole members and the end of one object; in
+        // an inner object there are the ends of several.
+        let rest = ["{".as_bytes(), &tail[at..]].concat();
+        usage_from_body(&rest)
+    })
 }
 
 /// Returns the usage in a whole body.

@@ -21,9 +21,11 @@ mod claims;
 mod error_code;
 mod fact_scan;
 mod hook;
+mod internal_detail;
 mod json;
 mod last_question;
 mod multipart;
+mod output_estimate;
 mod prefill_reply;
 mod prefix_key;
 mod prompts;
@@ -49,16 +51,18 @@ pub use cache_control::with_cache_control;
 pub use cacheable::{CacheableReply, NotCacheable, StreamObject, keep_whole, replay};
 pub use chat_identity::chat_identity;
 pub use chunk::{
-    EndingTracker, InBandError, StreamChunk, Usage, finish_reason, in_band_error, is_done,
-    usage_from_body, usage_from_chunk,
+    EndingTracker, InBandError, ReplyPart, StreamChunk, Usage, finish_reason, in_band_error,
+    is_done, usage_from_body, usage_from_chunk, usage_from_tail,
 };
 pub use claims::{BodyClaims, claims, raw_member};
 pub use error_code::ErrorCode;
 pub use fact_scan::may_have_facts;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
+pub use internal_detail::{InternalDetail, internal_detail};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 pub use last_question::{LastQuestion, last_question};
 pub use multipart::{FormError, FormModel, form_model};
+pub use output_estimate::estimated_tokens;
 pub use prefill_reply::PrefillReply;
 pub use prefix_key::Anchor;
 pub use repeatability::{RepeatabilityView, Temperature};

@@ -17,5 +17,5 @@ pub use error::{JsonError, MAX_DEPTH, MAX_NODES};
 pub use raw::RawJson;
 pub(crate) use scan::{object, utf8, whole};
 pub(crate) use text::{decode, write_string};
-pub(crate) use walk::{body_members, members};
+pub(crate) use walk::{body_members, elements, members};
 pub(crate) use write::{ArrayWriter, ObjectWriter};

@@ -2,8 +2,9 @@
 
 use contract_id::contract;
 use dialect::{
-    InBandError, MAX_EVENT_BYTES, SseEvent, SseSplitter, StreamChunk, Usage, finish_reason,
-    in_band_error, is_done, usage_from_body, usage_from_chunk,
+    InBandError, MAX_EVENT_BYTES, ReplyPart, SseEvent, SseSplitter, StreamChunk, Usage,
+    estimated_tokens, finish_reason, in_band_error, is_done, usage_from_body, usage_from_chunk,
+    usage_from_tail,
 };
 use proptest::prelude::*;
 
@@ -168,6 +169,145 @@ fn usage_is_read_in_the_shapes_that_engines_send() {
     ] {
         assert_eq!(usage_from_chunk(none), None);
     }
+}
+
+/// A reply of SGLang's own API with these members, and counts of its prompt and its output.
+fn native(members: &str, prompt: u32, output: u32) -> String {
+    format!(
+        r#"{{"text":"a",{members}"meta_info":{{"prompt_tokens":{prompt},"completion_tokens":{output},"cached_tokens":1}}}}"#
+    )
+}
+
+#[test]
+#[contract("S72")]
+fn the_usage_of_a_list_of_replies_is_that_of_all() {
+    let list = |replies: &[String]| format!(" [{}]\n", replies.join(", "));
+    let (one, other) = (native("", 5, 7), native("", 6, 9));
+    let body = list(&[one.clone(), other.clone()]);
+    let chunk = StreamChunk::read(body.as_bytes()).unwrap();
+    assert_eq!(chunk.part, Some(ReplyPart::List));
+    assert_eq!(
+        chunk.usage,
+        Some(Usage {
+            prompt_tokens: 11,
+            completion_tokens: 16,
+            cached_tokens: Some(2)
+        })
+    );
+    assert!(chunk.has_output);
+    let uncounted = r#"{"text":"a","meta_info":{}}"#.to_owned();
+    let body = list(&[one.clone(), uncounted]);
+    assert_eq!(
+        usage_from_body(body.as_bytes()),
+        None,
+        "a part is not passed off as the whole"
+    );
+    let most = native("", u32::MAX, u32::MAX);
+    let body = list(&[most, one.clone()]);
+    let usage = usage_from_body(body.as_bytes()).unwrap();
+    assert_eq!(
+        (usage.prompt_tokens, usage.completion_tokens),
+        (u32::MAX, u32::MAX)
+    );
+    for other_list in [
+        "[]".to_owned(),
+        "[[]]".to_owned(),
+        r#"[{"index":0,"score":0.5}]"#.to_owned(),
+        r#"[{"usage":{"prompt_tokens":1}}]"#.to_owned(),
+        format!("[{one},1]"),
+        format!("[{one}"),
+        format!("[{one}]]"),
+    ] {
+        assert_eq!(
+            StreamChunk::read(other_list.as_bytes()),
+            None,
+            "{other_list}"
+        );
+    }
+}
+
+#[test]
+#[contract("S72")]
+fn an_event_of_several_prompts_names_the_one_that_it_counts() {
+    let part = |event: &str| StreamChunk::read(event.as_bytes()).unwrap().part;
+    assert_eq!(part(&native("", 1, 2)), None);
+    assert_eq!(
+        part(&native(r#""index":3,"#, 1, 2)),
+        Some(ReplyPart::Numbered(3))
+    );
+    let block = r#"{"type":"content_block_delta","index":3,"delta":{"text":"a"}}"#;
+    assert_eq!(part(block), None);
+}
+
+#[test]
+#[contract("S72")]
+fn the_usage_at_the_end_of_a_body_is_read_where_it_is_the_bodys_own() {
+    let counts = r#""usage":{"prompt_tokens":9,"completion_tokens":4}"#;
+    for tail in [
+        format!("0.5],{counts}}}"),
+        format!("\"a\"}}],{counts},\"prompt_logprobs\":null,\"model\":\"m\"}} \n"),
+        format!("\"}}],{counts},\"user\":\"usage\"}}"),
+        format!("\"}}],{counts},\"user\":{{\"usage\":{{\"prompt_tokens\":1}}}}}}"),
+        // The text of a reply, in which the marks are escaped.
+        format!(r#"\"usage\":{{\"prompt_tokens\":1}}"}}],{counts}}}"#),
+    ] {
+        let usage = usage_from_tail(tail.as_bytes());
+        let usage = usage.unwrap_or_else(|| panic!("{tail}"));
+        assert_eq!(
+            (usage.prompt_tokens, usage.completion_tokens),
+            (9, 4),
+            "{tail}"
+        );
+    }
+    for tail in [
+        format!("}}],\"about\":{{{counts}}}}}"),
+        format!("{{{counts}}}]"),
+        format!("}}],{counts},\"choices\":[{{}}"),
+        format!("}}],{counts}}}}}"),
+        "}],\"usage\":null}".to_owned(),
+        "}],\"usage\":{}}".to_owned(),
+        "}],\"usage".to_owned(),
+        String::new(),
+    ] {
+        assert_eq!(usage_from_tail(tail.as_bytes()), None, "{tail}");
+    }
+}
+
+#[test]
+#[contract("S72")]
+fn an_event_without_counts_has_a_token_for_each_four_bytes_of_its_text() {
+    for (event, tokens) in [
+        (r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#, 1),
+        (r#"{"choices":[{"delta":{"content":"a"}}]}"#, 1),
+        (r#"{"choices":[{"delta":{"content":"1234567"}}]}"#, 1),
+        (r#"{"choices":[{"delta":{"content":"12345678"}}]}"#, 2),
+        (r#"{"choices":[{"text":"12345678"},{"text":"12345678"}]}"#, 4),
+        // Characters of several bytes, and escapes, which count as what they stand for.
+        (r#"{"choices":[{"delta":{"content":"日本語日本語"}}]}"#, 4),
+        (r#"{"choices":[{"delta":{"content":"\n\n\n\n\n\n\n\n"}}]}"#, 2),
+        (r#"{"choices":[{"delta":{"reasoning_content":"12345678"}}]}"#, 2),
+        (
+            r#"{"choices":[{"delta":{"reasoning":"12345678","reasoning_content":"12345678"}}]}"#,
+            2,
+        ),
+        (
+            r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"call_0123456789","type":"function","function":{"name":"find","arguments":"{\"a\":12345}"}}]}}]}"#,
+            3,
+        ),
+        (r#"{"choices":[{"index":0,"token_ids":[7,8,9]}]}"#, 3),
+        (r#"{"choices":[{"text":"123456789012","token_ids":[7]}]}"#, 1),
+        (r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"12345678"}}"#, 2),
+        (r#"{"type":"message_delta","delta":{"stop_reason":"end_turn_1234567890"}}"#, 1),
+        (r#"{"type":"response.output_text.delta","delta":"12345678"}"#, 2),
+        // It repeats the text of others.
+        (r#"{"type":"response.output_text.done","text":"123456789012"}"#, 1),
+        ("[DONE]", 1),
+        ("", 1),
+        ("\"12345678\"", 1),
+    ] {
+        assert_eq!(estimated_tokens(event.as_bytes()), tokens, "{event}");
+    }
+    assert_eq!(estimated_tokens(b"\xff\xff\xff\xff\xff\xff\xff\xff"), 1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod anthropic_request;
 mod chat_over_messages;
 mod event_stream;
 mod hook;
+mod internal_detail;
 mod json_grammar;
 mod kept;
 mod native_generation;

@@ -140,6 +140,29 @@ impl AttemptFailure {
         }
     }
 
+    /// The worker refused the request with a text that is not for clients.
+    pub(super) fn refused(status: StatusCode) -> Self {
+        Self {
+            class: None,
+            result: AttemptResult::Status,
+            status: Some(status.as_u16()),
+            // A worker is healthy that refuses what is wrong.
+            kind: None,
+            wait: None,
+            reply: FinalError::Error(withheld_refusal(status)),
+        }
+    }
+
+    /// Replaces the text of a worker that the client would get.
+    pub(super) fn without_text(mut self) -> Self {
+        if let FinalError::Pass(head, _) = &self.reply {
+            let wait = retry_after(&head.headers).unwrap_or(1);
+            let error = withheld_refusal(head.status).with_retry_after(wait);
+            self.reply = FinalError::Error(error);
+        }
+        self
+    }
+
     pub(super) fn internal(status: u16) -> Self {
         Self {
             class: None,
@@ -168,6 +191,11 @@ impl AttemptFailure {
             wait: None,
             reply: FinalError::Error(ApiError::new(ErrorCode::UpstreamProtocol, message)),
         }
+    }
+
+    /// A whole reply that is not.
+    pub(super) fn cut_short() -> Self {
+        Self::protocol("the worker's reply ended before its announced end: try again".to_owned())
     }
 
     /// An empty stream: the client would take it for a reply.
@@ -246,6 +274,19 @@ impl AttemptFailure {
             FinalError::Pass(head, _) => retry_after(&head.headers),
         }
     }
+}
+
+/// Returns the error of a request that a worker refused with this status.
+fn withheld_refusal(status: StatusCode) -> ApiError {
+    let code = match status {
+        StatusCode::TOO_MANY_REQUESTS => ErrorCode::RateLimited,
+        _ => ErrorCode::InvalidRequest,
+    };
+    let status = status.as_u16();
+    let message = format!(
+        "the worker refused the request with status {status}; its own message is in its log"
+    );
+    ApiError::new(code, message).with_status(status)
 }
 
 /// Reads `Retry-After` in seconds. A date or an invalid value counts as absent, and no value

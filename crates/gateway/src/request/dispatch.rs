@@ -13,12 +13,13 @@ use kv_blocks::{Moment, Target};
 use net::Clock;
 use otlp::SpanContext;
 use proxy::{
-    AbortSwitch, BodyBuffer, BodyRest, ClientUpgrade, OutgoingRequest, Upstream, UpstreamBody,
-    UpstreamReply, WorkerUpgrade, headers,
+    AbortSwitch, BodyBuffer, BodyRest, ClientUpgrade, OutgoingRequest, ReadError, Upstream,
+    UpstreamBody, UpstreamReply, WorkerUpgrade, headers,
 };
 
 use super::{
-    accept::AcceptedRequest, attempt_failure::AttemptFailure, upstream_request::upstream_request,
+    accept::AcceptedRequest, attempt_failure::AttemptFailure, error_text,
+    upstream_request::upstream_request,
 };
 
 /// A reply worth committing to.
@@ -135,10 +136,18 @@ impl Dispatcher {
             200..=299 => content(&self.limits, head, body).await,
             429 | 502 | 503 | 504 => {
                 // A long error reply, or one that breaks off, costs its connection and its text.
-                let body = body.read_to_end(ERROR_BODY).await.unwrap_or_default();
-                Err(AttemptFailure::from_status(head, body))
+                let text = body.read_to_end(ERROR_BODY).await;
+                let passes = text.as_ref().is_ok_and(|text| {
+                    head.status != 429 || error_text::withheld(&head, text, call, to).is_none()
+                });
+                let failure = AttemptFailure::from_status(head, text.unwrap_or_default());
+                Err(if passes {
+                    failure
+                } else {
+                    failure.without_text()
+                })
             }
-            400..=499 => content(&self.limits, head, body).await,
+            400..=499 => refusal(call, to, head, body).await,
             status @ 500..=599 => Err(AttemptFailure::internal(status)),
             101 => switched(call, head, body).ok_or_else(|| {
                 AttemptFailure::protocol(
@@ -151,6 +160,28 @@ impl Dispatcher {
             ))),
         }
     }
+}
+
+/// Waits for all of a refusal, whose text is not for clients if it is of the worker's server, or too
+/// long to tell.
+async fn refusal(
+    call: &AcceptedRequest,
+    to: &AttemptTarget,
+    head: Parts,
+    mut body: UpstreamBody,
+) -> Result<CommittedReply, AttemptFailure> {
+    let text = match body.read_to_end(BUFFERED_REPLY_BYTES).await {
+        Ok(text) => text,
+        Err(ReadError::TooLong) => return Err(AttemptFailure::refused(head.status)),
+        Err(ReadError::Broken) => return Err(AttemptFailure::cut_short()),
+    };
+    if error_text::withheld(&head, &text, call, to).is_some() {
+        return Err(AttemptFailure::refused(head.status));
+    }
+    Ok(CommittedReply {
+        head,
+        content: BodyContent::Whole(text),
+    })
 }
 
 /// Waits for the first bytes of a stream, or for all of a small reply.
@@ -191,9 +222,7 @@ async fn content(
         let Ok(data) = data else {
             // The engine had the reply when it sent the head. A retry would compute it again, so
             // none follows.
-            return Err(AttemptFailure::protocol(
-                "the worker's reply ended before its announced end: try again".to_owned(),
-            ));
+            return Err(AttemptFailure::cut_short());
         };
         buffer.push(data);
         if buffer.len() > BUFFERED_REPLY_BYTES {
@@ -257,7 +286,10 @@ mod tests {
     use proxy::{FakeReply, FakeUpstream, SendFailure};
     use routing::receipt::AttemptClass;
 
-    use super::{super::test_support, *};
+    use super::{
+        super::{attempt_failure::FinalError, test_support},
+        *,
+    };
 
     /// One attempt at a worker that replies by the script.
     async fn attempt(reply: FakeReply) -> (Result<CommittedReply, AttemptFailure>, usize) {
@@ -337,6 +369,71 @@ mod tests {
             assert_eq!((head.status.as_u16(), released), (status, 1));
             assert!(matches!(content, BodyContent::Whole(bytes) if bytes == r#"{"a":1}"#));
         }
+    }
+
+    #[tokio::test]
+    #[contract("S71")]
+    async fn a_refusal_whose_text_is_not_for_clients_keeps_its_status_only() {
+        let reply = |status, text: &str| FakeReply::json(status, text.to_owned());
+        let encoded = http::Response::builder()
+            .status(422)
+            .header(header::CONTENT_ENCODING, "gzip")
+            .body(())
+            .expect("a head");
+        let long = Bytes::from(vec![b' '; BUFFERED_REPLY_BYTES + 1]);
+        let long_head = http::Response::builder().status(413).body(());
+        for (reply, status, released) in [
+            (reply(400, "at 0x7f3a5c001240"), 400, 1),
+            (reply(404, "in /usr/lib/engine"), 404, 1),
+            (reply(401, "Traceback (most recent call last):"), 401, 1),
+            (reply(400, "127.0.0.1:9001 is not 10.0.0.7"), 400, 1),
+            (reply(418, "\0"), 418, 1),
+            (FakeReply::pieces(encoded, [Ok("{}".into())]), 422, 1),
+            (FakeReply::pieces(long_head.expect("a head"), [Ok(long)]), 413, 0),
+        ] {
+            let (result, connections) = attempt(reply).await;
+            let failure = result.expect_err("its text is withheld");
+            assert_eq!((failure.status, failure.class), (Some(status), None));
+            assert_eq!((failure.kind, connections), (None, released), "{status}");
+            let FinalError::Error(error) = failure.reply else {
+                panic!("{status} has the worker's text");
+            };
+            assert_eq!(error.status, status);
+            assert!(error.message.ends_with("its own message is in its log"));
+        }
+    }
+
+    #[tokio::test]
+    #[contract("S71")]
+    async fn a_429_whose_text_is_not_for_clients_is_retried_and_waited_for_like_any_other() {
+        let (result, _) = attempt(FakeReply::json(429, "10.0.0.7:80 is busy")).await;
+        let failure = result.expect_err("it throttles");
+        assert_eq!(failure.class, Some(AttemptClass::C2));
+        let FinalError::Error(error) = failure.reply else {
+            panic!("it has the worker's text");
+        };
+        assert_eq!((error.status, error.retry_after()), (429, Some(1)));
+        let (result, _) = attempt(FakeReply::json(429, "busy")).await;
+        let failure = result.expect_err("it throttles");
+        assert!(matches!(failure.reply, FinalError::Pass(_, text) if text == "busy"));
+    }
+
+    #[tokio::test]
+    #[contract("S71")]
+    async fn a_refusal_that_repeats_the_clients_request_passes() {
+        let upstream = Arc::new(FakeUpstream::default());
+        let (dispatcher, to) = (
+            test_support::dispatcher(&upstream),
+            test_support::attempt_target(1),
+        );
+        let call = test_support::call(r#"{"model":"m","user":"/home/me at 0x7f3a5c001240"}"#);
+        let text = r#"{"message":"user /home/me at 0x7f3a5c001240 is unknown"}"#;
+        upstream.script(to.worker.id, FakeReply::json(400, text));
+        let deadline = dispatcher.clock.now() + dispatcher.limits.timeout;
+        let body = call.body.bytes().clone();
+        let result = dispatcher.attempt(&call, body, &to, deadline).await;
+        let content = result.expect("a reply").content;
+        assert!(matches!(content, BodyContent::Whole(bytes) if bytes == text));
     }
 
     #[tokio::test]

@@ -26,6 +26,7 @@ pub(crate) mod decide;
 pub(crate) mod delivery;
 pub(crate) mod dispatch;
 mod engine_priority;
+mod error_text;
 mod form;
 pub(crate) mod generation;
 pub(crate) mod hedge;

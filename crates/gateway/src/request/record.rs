@@ -8,6 +8,7 @@
 mod attempts;
 mod hedge;
 mod log;
+mod part_usages;
 mod prefill;
 mod reply;
 mod trace;
@@ -185,19 +186,17 @@ impl RequestGuard {
     }
 
     /// Returns the tokens that the request used: those that the worker reported, else what was
-    /// reserved for the prompt, and one token for each event that the client got. Of a reply without
+    /// reserved for the prompt, and the estimated tokens of each event that came. Of a reply without
     /// events nobody knows the length: it used what was reserved.
     fn used_tokens(&self, kind: OutcomeKind, reserved: TokenAmounts) -> TokenAmounts {
         if let Some(usage) = self.reply.usage {
-            // The counts of a reply that did not end are of its beginning.
-            let events = if kind == OutcomeKind::Ok {
-                0
-            } else {
-                self.reply.events
-            };
+            // The counts of a reply that did not end are of its beginning, and some have none of the
+            // output.
+            let is_whole = kind == OutcomeKind::Ok && usage.completion_tokens > 0;
+            let rest = if is_whole { 0 } else { self.reply.uncounted };
             return TokenAmounts {
                 prompt: usage.prompt_tokens,
-                output: usage.completion_tokens.max(events),
+                output: usage.completion_tokens.saturating_add(rest),
             };
         }
         let may_have_computed = self.selection.is_some()
@@ -207,9 +206,9 @@ impl RequestGuard {
         }
         TokenAmounts {
             prompt: reserved.prompt,
-            output: match self.reply.events {
+            output: match self.reply.uncounted {
                 0 => reserved.output,
-                events => events,
+                estimated => estimated,
             },
         }
     }

@@ -9,6 +9,7 @@
 //! hung up) drops the worker's connection with it.
 
 mod limit_timer;
+mod reply_tail;
 mod sse_tracker;
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,10 @@ use net::Clock;
 use proxy::{AbortSignal, UpstreamBody};
 use tokio::time::{Sleep, sleep};
 
-use self::{limit_timer::LimitTimer, sse_tracker::SseTracker, translation::StreamTranslation};
+use self::{
+    limit_timer::LimitTimer, reply_tail::ReplyTail, sse_tracker::SseTracker,
+    translation::StreamTranslation,
+};
 use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
 
 /// Pause between the error event and the unclean close: the connection flushes meanwhile.
@@ -65,6 +69,8 @@ pub(crate) struct ReplyRelay {
     abort: AbortSignal,
     events: Option<SseTracker>,
     translation: Option<StreamTranslation>,
+    /// The end of a long JSON body, which may have its counts.
+    tail: Option<Box<ReplyTail>>,
     /// Complete bytes that can be sent now.
     ready: VecDeque<Bytes>,
     end: RelayEnd,
@@ -91,6 +97,8 @@ enum CutReason {
     TooLong,
     GoingDown,
     Unfinished,
+    /// An error event has a text that is not for clients.
+    Withheld,
 }
 
 impl ReplyRelay {
@@ -115,6 +123,7 @@ impl ReplyRelay {
             events: (kind == BodyKind::Events)
                 .then(|| SseTracker::new(guard.expected_ending().and_then(EndingTracker::of))),
             translation: stream.map(StreamTranslation::new),
+            tail: ReplyTail::of(kind, &first),
             ready: VecDeque::new(),
             end: RelayEnd::Open,
             clock,
@@ -136,7 +145,7 @@ impl ReplyRelay {
                 }
                 self.take_in(data, now);
                 // The end of most bodies is known with their last bytes: it leaves with them.
-                if self.upstream.is_end() {
+                if matches!(self.end, RelayEnd::Open) && self.upstream.is_end() {
                     self.ended();
                 }
             }
@@ -165,13 +174,20 @@ impl ReplyRelay {
             return self.translate(&data);
         }
         let Some(events) = &mut self.events else {
+            if let Some(tail) = &mut self.tail {
+                tail.push(&data);
+            }
             self.ready.push_back(data);
             return;
         };
         let (guard, ending) = (&mut self.guard, &mut events.ending);
+        let mut withheld = false;
         let pushed = events
             .splitter
-            .push(&data, |event| read_event(guard, ending, event));
+            .push(&data, |event| withheld |= read_event(guard, ending, event));
+        if withheld {
+            return self.cut(CutReason::Withheld);
+        }
         events.sort(data, pushed.complete, now, &mut self.ready);
     }
 
@@ -238,6 +254,11 @@ impl ReplyRelay {
                 "the worker's reply ended without saying that it is whole: what came before this event may be incomplete",
                 Some(FailureKind::Incomplete),
             ),
+            CutReason::Withheld => (
+                ErrorCode::StreamInterrupted,
+                "the worker reported an error in its reply, and its own message is in its log: what came before this event is incomplete",
+                None,
+            ),
         };
         self.guard.record_cut(code, kind);
         if let Some(events) = &mut self.events {
@@ -257,9 +278,13 @@ impl ReplyRelay {
         }
         if let Some(events) = &mut self.events {
             let (guard, ending) = (&mut self.guard, &mut events.ending);
+            let mut withheld = false;
             events
                 .splitter
-                .finish(|event| read_event(guard, ending, event));
+                .finish(|event| withheld |= read_event(guard, ending, event));
+            if withheld {
+                return self.cut(CutReason::Withheld);
+            }
             let unfinished = ending.as_ref().is_some_and(|ending| !ending.is_complete())
                 && guard.has_no_in_band_error();
             if unfinished && self.limits.strict_stream_completion {
@@ -269,6 +294,9 @@ impl ReplyRelay {
             if unfinished {
                 guard.record_incomplete();
             }
+        }
+        if let Some(usage) = self.tail.as_ref().and_then(|tail| tail.usage()) {
+            self.guard.record_usage(usage);
         }
         self.finished();
     }
@@ -281,25 +309,39 @@ impl ReplyRelay {
 }
 
 /// Reads the few facts that accounting needs from one event. Most events carry none, and are not
-/// parsed.
-fn read_event(guard: &mut RequestGuard, ending: &mut Option<EndingTracker>, event: SseEvent<'_>) {
+/// parsed. Returns whether it is an error whose text is not for clients.
+fn read_event(
+    guard: &mut RequestGuard,
+    ending: &mut Option<EndingTracker>,
+    event: SseEvent<'_>,
+) -> bool {
     match event {
         SseEvent::Data { data, .. } => {
-            guard.count_event();
+            guard.count_event(&data);
             let chunk = read_facts(&data);
             if let Some(ending) = ending {
                 ending.observe_event(&data, chunk.as_ref());
             }
-            if let Some(chunk) = &chunk {
-                guard.record_chunk(chunk);
-            }
+            chunk.is_some_and(|chunk| record_facts(guard, &chunk))
         }
         SseEvent::Oversized => {
             if let Some(ending) = ending {
                 ending.skip_event();
             }
+            false
         }
     }
+}
+
+/// Records the facts of one event. Returns whether it is an error whose text is not for clients.
+fn record_facts(guard: &mut RequestGuard, chunk: &StreamChunk<'_>) -> bool {
+    guard.record_chunk(chunk);
+    let detail = chunk.error_detail();
+    if let Some(detail) = detail {
+        let (request_id, why) = (guard.request_id(), detail.as_str());
+        tracing::debug!(%request_id, why, "the text of a worker's error event is withheld");
+    }
+    detail.is_some()
 }
 
 /// Reads the facts of one event, if it can carry any.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Uri, header};
 use proxy::{BodyRest, headers};
+use tenants::Tenant;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{accept::AcceptedRequest, dispatch::AttemptTarget, rights};
@@ -28,6 +29,11 @@ pub(super) fn upstream_request(
     {
         let length = length_value(length, call.headers.get(header::CONTENT_LENGTH));
         fields.insert(header::CONTENT_LENGTH, length);
+    }
+    // The reply has the counts that its tenant's limits need.
+    if call.tenant.as_deref().is_some_and(Tenant::limits_tokens) {
+        let identity = HeaderValue::from_static("identity");
+        fields.insert(header::ACCEPT_ENCODING, identity);
     }
     if let Ok(id) = HeaderValue::try_from(&*request_id(call)) {
         fields.insert(headers::REQUEST_ID, id);

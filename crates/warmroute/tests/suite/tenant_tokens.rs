@@ -201,6 +201,82 @@ fn a_client_that_leaves_has_used_its_prompt_and_the_events_it_got() {
 
 #[test]
 #[contract("S72")]
+fn a_client_that_leaves_pays_for_the_length_of_the_events_it_got() {
+    let limits = "output_tokens_per_minute: 60";
+    let shared = LimitedRouter::start(limits, reported(1, 1));
+    let gate = PieceGate::new();
+    let long = event(&"x".repeat(400));
+    let reply = stream_reply(&[long.as_bytes(), b"data: [DONE]\n\n"]);
+    let (begin, rest) = reply.split_at(stream_head().len() + chunk(long.as_bytes()).len());
+    shared.engine.once(ScriptedReply::Gated(
+        vec![begin.to_vec(), rest.to_vec()],
+        gate.clone(),
+    ));
+    gate.open();
+    let (mut client, _head) = shared.stream(1);
+    assert_eq!(client.chunk().expect("an event"), long.as_bytes());
+    drop(client);
+    shared.wait_for_running(0.0);
+    limited(&shared.complete(1), "60");
+}
+
+/// A reply of SGLang's own API with these counts.
+fn native(index: u32, prompt: u32, output: u32) -> Value {
+    json!({"text": "a", "index": index, "meta_info": {"finish_reason": {"type": "stop"},
+        "prompt_tokens": prompt, "completion_tokens": output}})
+}
+
+#[test]
+#[contract("S72")]
+fn replies_to_several_prompts_of_an_engines_own_api_are_counted_together() {
+    let both = [native(0, 1, 400), native(1, 1, 400)];
+    let events = both.each_ref().map(|reply| format!("data: {reply}\n\n"));
+    let pieces: Vec<_> = events.iter().map(|event| event.as_bytes()).collect();
+    let list = json_reply("200 OK", "", &json!(both).to_string());
+    for (stream, reply) in [(false, list), (true, stream_reply(&pieces))] {
+        let limits = "output_tokens_per_minute: 600";
+        let shared = LimitedRouter::start(limits, ScriptedReply::whole(reply));
+        let body = json!({"model": "m", "input_ids": [[5], [5]], "stream": stream});
+        let reply = shared.post("sk-a", "/generate", &body);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        shared.wait_for_running(0.0);
+        limited(&shared.complete(1), "600");
+    }
+}
+
+#[test]
+#[contract("S72")]
+fn the_counts_of_a_long_reply_are_read_at_its_end() {
+    let long = "x".repeat(1 << 21);
+    let body = json!({"id": "c", "object": "text_completion", "model": "m",
+        "choices": [{"index": 0, "finish_reason": "stop", "text": long}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 5000, "total_tokens": 5001}});
+    let reply = json_reply("200 OK", "", &body.to_string());
+    let limits = "output_tokens_per_minute: 600";
+    let shared = LimitedRouter::start(limits, ScriptedReply::whole(reply));
+    assert_eq!(shared.complete(1).status, 200);
+    shared.wait_for_running(0.0);
+    limited(&shared.complete(1), "600");
+}
+
+#[test]
+#[contract("S72")]
+fn replies_whose_counts_are_needed_are_asked_for_without_an_encoding() {
+    let shared = LimitedRouter::start("output_tokens_per_minute: 600", reported(1, 1));
+    shared.engine.forget();
+    for (bearer, encoding) in [("Bearer sk-a", "identity"), ("Bearer sk-b", "gzip")] {
+        let headers = [("authorization", bearer), ("accept-encoding", "gzip")];
+        let body = completion(1).to_string();
+        let data = shared.router.data();
+        let reply = RawClient::post_with(&data, COMPLETIONS, &headers, body.as_bytes());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let sent = shared.engine.next_request().header("accept-encoding");
+        assert_eq!(sent.as_deref(), Some(encoding));
+    }
+}
+
+#[test]
+#[contract("S72")]
 fn all_replies_to_a_request_are_reserved_by_their_usual_length() {
     let limits = "output_tokens_per_minute: 600";
     let shared = LimitedRouter::start(limits, reported(1, 1));

@@ -129,6 +129,9 @@ impl RequestGuard {
 
     /// Ends an attempt that failed with nothing forwarded; frees its load.
     pub(crate) fn fail_attempt(&mut self, failure: &AttemptFailure) {
+        if let Some(status) = failure.status {
+            self.recheck_model(status);
+        }
         if let Some(lease) = self.attempt.lease.take() {
             lease.end_with(failure.attempt_end());
         }

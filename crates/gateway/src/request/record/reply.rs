@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use config::CompatSection;
-use dialect::{ApiError, Dialect, StreamChunk, Usage};
+use dialect::{ApiError, Dialect, ReplyPart, StreamChunk, Usage};
 use fleet::FailureKind;
 use kv_blocks::Moment;
 use routing::{
@@ -12,7 +12,7 @@ use routing::{
     receipt::{AttemptResult, OutcomeKind, RequestOutcome, RouterAnswer},
 };
 
-use super::RequestGuard;
+use super::{RequestGuard, part_usages::PartUsages};
 use crate::{
     parity_monitor::PrefixExpectation,
     request::{
@@ -30,8 +30,10 @@ pub(super) struct ReplyRecord {
     pub(super) first_token: Option<Moment>,
     pub(super) relaying: bool,
     pub(super) usage: Option<Usage>,
-    /// Events of a stream.
-    pub(super) events: u32,
+    /// Those of the parts of a reply to several prompts, or of several replies to one.
+    parts: Option<Box<PartUsages>>,
+    /// Tokens of a stream's events since the last counts, as estimated; at least one for each event.
+    pub(super) uncounted: u32,
     pub(super) finish_reason: Option<Arc<str>>,
     in_band_error: bool,
     ending: StreamEnding,
@@ -60,6 +62,7 @@ impl RequestGuard {
     /// Records the commit point: the reply's head is sent, and no retry follows.
     pub(crate) fn commit(&mut self, status: u16, content: &BodyContent) {
         self.reply.status = Some(status);
+        self.recheck_model(status);
         let has_begun = !matches!(content, BodyContent::Whole(_));
         if let Some(lease) = &mut self.attempt.lease {
             // A reply that has only begun may still fail; its end decides.
@@ -74,15 +77,6 @@ impl RequestGuard {
                     .fleet
                     .report_success(lease.target().worker);
                 lease.set_end(AttemptEnd::Complete);
-            }
-            // The worker listed this model: another engine may use its port by now. On other routes a
-            // client chooses what is not found.
-            let names_model = matches!(self.route.endpoint, RouteHandler::Generate(kind) if !kind.model_is_optional());
-            if status == 404 && names_model {
-                self.recorder
-                    .workers
-                    .fleet
-                    .request_recheck(lease.target().worker);
             }
             // Only the first event of a stream shows when the prompt was computed: a whole reply
             // comes after its last token, and an error shows nothing.
@@ -106,6 +100,20 @@ impl RequestGuard {
         self.publish(None);
     }
 
+    /// Has the models of the current worker looked up again if it does not know this one.
+    pub(super) fn recheck_model(&self, status: u16) {
+        // The worker listed this model: another engine may use its port by now. On other routes a
+        // client chooses what is not found.
+        let names_model = matches!(self.route.endpoint, RouteHandler::Generate(kind) if !kind.model_is_optional());
+        let lease = self.attempt.lease.as_ref();
+        if let Some(lease) = lease.filter(|_| status == 404 && names_model) {
+            self.recorder
+                .workers
+                .fleet
+                .request_recheck(lease.target().worker);
+        }
+    }
+
     /// Records that the engine stores the result of the request.
     pub(crate) fn mark_response_stored(&mut self) {
         self.reply.stored_response = StoredResponse::Response;
@@ -122,19 +130,34 @@ impl RequestGuard {
             .map(PrefixExpectation::with_foreign_count);
     }
 
-    /// Counts an event of a stream.
-    pub(crate) fn count_event(&mut self) {
-        self.reply.events = self.reply.events.saturating_add(1);
+    /// Counts an event of a stream, with its tokens where those of the tenant are limited.
+    pub(crate) fn count_event(&mut self, data: &[u8]) {
+        let tokens = if self.limits_tokens() {
+            dialect::estimated_tokens(data)
+        } else {
+            1
+        };
+        self.reply.uncounted = self.reply.uncounted.saturating_add(tokens);
+    }
+
+    /// Records the counts of the reply so far.
+    pub(crate) fn record_usage(&mut self, usage: Usage) {
+        // The usage of a stored response counts for the request that created it.
+        if matches!(self.route.endpoint, RouteHandler::StoredResponse) {
+            return;
+        }
+        if usage.completion_tokens > 0 {
+            self.reply.uncounted = 0;
+        }
+        self.reply.usage = Some(usage.after(self.reply.usage));
     }
 
     /// Records the facts of one event, or of the whole body.
     pub(crate) fn record_chunk(&mut self, chunk: &StreamChunk<'_>) {
-        // The usage of a stored response counts for the request that created it.
-        let is_stored = matches!(self.route.endpoint, RouteHandler::StoredResponse);
-        let usage = chunk.usage.filter(|_| !is_stored);
-        self.reply.usage = usage
-            .map(|usage| usage.after(self.reply.usage))
-            .or(self.reply.usage);
+        if let Some(usage) = chunk.usage {
+            let usage = self.usage_of_all(usage, chunk.part);
+            self.record_usage(usage);
+        }
         if let (true, Some(id), Some(selection)) =
             (self.stores_response(), &chunk.response_id, &self.selection)
         {
@@ -154,6 +177,16 @@ impl RequestGuard {
             self.reply.finish_reason = Some(Arc::from(&**reason));
         }
         self.reply.in_band_error |= chunk.error.is_some();
+    }
+
+    /// Returns the counts of all replies to the request, of which a part has these.
+    fn usage_of_all(&mut self, usage: Usage, part: Option<ReplyPart>) -> Usage {
+        let Some(part) = part else { return usage };
+        let parts = self.reply.parts.get_or_insert_default();
+        match part {
+            ReplyPart::Numbered(number) => parts.record(number, usage),
+            ReplyPart::List => usage,
+        }
     }
 
     /// Records changed members of the client's body, for the reply's head and the receipt.
@@ -251,7 +284,8 @@ impl RequestGuard {
         if let Some(usage) = self
             .reply
             .usage
-            .filter(|usage| !failed && usage.completion_tokens > 0)
+            // The length of many replies is none of one.
+            .filter(|usage| !failed && usage.completion_tokens > 0 && self.reply.parts.is_none())
         {
             self.recorder
                 .workers

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use contract_id::contract;
 use dialect::Dialect;
 use kv_blocks::WorkerId;
 use proxy::FakeReply;
@@ -147,6 +148,84 @@ async fn an_error_event_of_the_engine_is_relayed_and_decides_the_outcome() {
     assert_eq!(reply.text(), [FIRST, error, DONE].concat());
     assert_eq!(reply.ending, ReplyEnding::Clean);
     assert_eq!(outcome_kind(&receipt), OutcomeKind::UpstreamError);
+}
+
+#[tokio::test]
+#[contract("S71")]
+async fn an_error_event_with_a_text_that_is_not_for_clients_is_replaced() {
+    let error = "data: {\"error\":{\"message\":\"at 0x7f3a5c001240\",\"code\":500}}\n\n";
+    let (begun, ended) = error.split_at(30);
+    for (pieces, sent) in [
+        (&[FIRST, error, DONE][..], FIRST),
+        (&[FIRST, error][..], FIRST),
+        (&[error][..], ""),
+        (&[FIRST, begun, ended][..], FIRST),
+        (&[FIRST, error.trim_ascii_end()][..], FIRST),
+    ] {
+        let test = TestGateway::new();
+        let pieces: Vec<_> = pieces.iter().map(|piece| Ok(*piece)).collect();
+        let (reply, receipt) = relay(&test, events(&pieces)).await;
+        assert_cut(&reply, sent, "stream_interrupted");
+        assert!(!reply.text().contains("0x"), "{pieces:?}");
+        assert_eq!(outcome_kind(&receipt), OutcomeKind::UpstreamError);
+        let (released, closed) = (test.upstream.released(), test.upstream.closed());
+        assert_eq!((released, closed), (0, 1), "{pieces:?}");
+    }
+}
+
+#[tokio::test]
+#[contract("S71")]
+async fn an_error_event_with_such_a_text_is_replaced_in_a_translated_stream_too() {
+    let error = "data: {\"error\":{\"message\":\"at 0x7f3a5c001240\",\"code\":500}}\n\n";
+    for pieces in [&[FIRST, error, DONE][..], &[FIRST, error.trim_ascii_end()]] {
+        let pieces: Vec<_> = pieces.iter().map(|piece| Ok(*piece)).collect();
+        let (reply, receipt, _) = relay_message(events(&pieces)).await;
+        let text = reply.text();
+        assert_eq!(names(&text).last(), Some(&"error"), "{text}");
+        assert!(!text.contains("0x") && !text.contains("message_stop"), "{text}");
+        assert_eq!(reply.ending, ReplyEnding::Broken);
+        assert_eq!(outcome_kind(&receipt), OutcomeKind::UpstreamError);
+    }
+}
+
+#[tokio::test]
+#[contract("S72")]
+async fn the_usage_of_a_stream_of_several_prompts_is_that_of_all() {
+    let event = |index: u32, tokens: u32| {
+        format!(
+            "data: {{\"text\":\"a\",\"meta_info\":{{\"prompt_tokens\":7,\"completion_tokens\":{tokens},\"finish_reason\":{{\"type\":\"stop\"}}}},\"index\":{index}}}\n\n"
+        )
+    };
+    let events = [event(0, 1), event(1, 1), event(1, 5), event(0, 3)];
+    let pieces = events.into_iter().map(|event| Ok(Bytes::from(event)));
+    let test = TestGateway::new();
+    let (_, receipt) = relay(&test, FakeReply::events(pieces)).await;
+    let outcome = outcome(&receipt);
+    assert_eq!(
+        (outcome.prompt_tokens, outcome.completion_tokens),
+        (Some(14), Some(8))
+    );
+}
+
+#[tokio::test]
+#[contract("S72")]
+async fn the_usage_at_the_end_of_a_long_body_is_read() {
+    let long = format!("{{\"data\":[\"{}\"]", "a".repeat(1024 * 1024));
+    let usage = ",\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}";
+    for (last, counts) in [
+        (vec![Ok(usage)], Some(7)),
+        (vec![Ok(&usage[..20]), Ok(&usage[20..])], Some(7)),
+        // It is not whole.
+        (vec![Ok(&usage[..20])], None),
+        (vec![Ok(usage), Err("reset")], None),
+    ] {
+        let test = TestGateway::new();
+        let last = last.into_iter().map(|piece| piece.map(Bytes::from));
+        let pieces = std::iter::once(Ok(Bytes::from(long.clone()))).chain(last);
+        let reply = FakeReply::pieces(http::Response::new(()), pieces);
+        let (_, receipt) = relay(&test, reply).await;
+        assert_eq!(outcome(&receipt).prompt_tokens, counts);
+    }
 }
 
 #[tokio::test]
@@ -386,8 +465,8 @@ async fn an_error_event_ends_a_translated_stream() {
 /// Thousands of streams wait at the same time, each with one of these.
 #[test]
 fn a_reply_that_waits_for_its_next_event_takes_little_memory() {
-    assert!(size_of::<ReplyRelay>() <= 768);
-    assert!(size_of::<RequestGuard>() <= 936);
+    assert!(size_of::<ReplyRelay>() <= 776);
+    assert!(size_of::<RequestGuard>() <= 944);
     assert!(size_of::<UpstreamBody>() <= 192);
 }
 
@@ -403,7 +482,7 @@ async fn events_without_facts_are_read_without_an_allocation() {
             splitter, ending, ..
         } = &mut events;
         let pushed = splitter.push(stream.as_bytes(), |event| {
-            read_event(&mut guard, ending, event)
+            assert!(!read_event(&mut guard, ending, event));
         });
         assert_eq!((pushed.events, pushed.complete), (100, stream.len()));
     };

@@ -8,7 +8,8 @@ use dialect::{ChunkOutcome, ErrorCode, SseEvent};
 use tokio::time::sleep;
 
 use super::{
-    super::translate::StreamTranslator, CutReason, FLUSH, RelayEnd, ReplyRelay, read_facts,
+    super::{record::RequestGuard, translate::StreamTranslator},
+    CutReason, FLUSH, RelayEnd, ReplyRelay, read_facts, record_facts,
 };
 
 /// The translator and its progress.
@@ -31,6 +32,20 @@ impl StreamTranslation {
     pub(super) fn is_whole(&self) -> bool {
         self.reached == ChunkOutcome::Whole
     }
+
+    /// Translates the data of one event to `out`. Returns whether it is an error whose text is not
+    /// for clients.
+    fn push(&mut self, guard: &mut RequestGuard, data: &[u8], out: &mut Vec<u8>) -> bool {
+        guard.count_event(data);
+        let chunk = read_facts(data);
+        if chunk.is_some_and(|chunk| record_facts(guard, &chunk)) {
+            return true;
+        }
+        if self.reached == ChunkOutcome::Going {
+            self.reached = self.stream.push(data, out);
+        }
+        false
+    }
 }
 
 impl ReplyRelay {
@@ -39,24 +54,18 @@ impl ReplyRelay {
         let (Some(events), Some(translation)) = (&mut self.events, &mut self.translation) else {
             return;
         };
-        let StreamTranslation { stream, reached } = translation;
         let (guard, mut out) = (&mut self.guard, Vec::new());
-        let mut too_long = false;
+        let (mut too_long, mut withheld) = (false, false);
         events.splitter.push(data, |event| match event {
-            SseEvent::Data { data, .. } => {
-                guard.count_event();
-                if let Some(chunk) = read_facts(&data) {
-                    guard.record_chunk(&chunk);
-                }
-                if *reached == ChunkOutcome::Going {
-                    *reached = stream.push(&data, &mut out);
-                }
-            }
-            SseEvent::Oversized => too_long = *reached == ChunkOutcome::Going,
+            _ if withheld => {}
+            SseEvent::Data { data, .. } => withheld = translation.push(guard, &data, &mut out),
+            SseEvent::Oversized => too_long = translation.reached == ChunkOutcome::Going,
         });
-        let failed = *reached == ChunkOutcome::Failed;
+        let failed = translation.reached == ChunkOutcome::Failed;
         self.out(out);
-        if failed {
+        if withheld {
+            self.cut(CutReason::Withheld);
+        } else if failed {
             self.broke_off();
         } else if too_long {
             // Its text is lost, and a message without it must not pass for complete.
@@ -69,24 +78,21 @@ impl ReplyRelay {
         let (Some(events), Some(translation)) = (&mut self.events, &mut self.translation) else {
             return;
         };
-        let StreamTranslation { stream, reached } = translation;
         let (guard, mut out) = (&mut self.guard, Vec::new());
+        let mut withheld = false;
         events.splitter.finish(|event| {
             if let SseEvent::Data { data, .. } = event {
-                guard.count_event();
-                if let Some(chunk) = read_facts(&data) {
-                    guard.record_chunk(&chunk);
-                }
-                if *reached == ChunkOutcome::Going {
-                    *reached = stream.push(&data, &mut out);
-                }
+                withheld = translation.push(guard, &data, &mut out);
             }
         });
-        if *reached == ChunkOutcome::Going {
-            *reached = stream.finish(&mut out);
+        if translation.reached == ChunkOutcome::Going && !withheld {
+            translation.reached = translation.stream.finish(&mut out);
         }
-        let reached = *reached;
+        let reached = translation.reached;
         self.out(out);
+        if withheld {
+            return self.cut(CutReason::Withheld);
+        }
         match reached {
             ChunkOutcome::Whole => self.finished(),
             ChunkOutcome::Going => self.cut(CutReason::Unfinished),

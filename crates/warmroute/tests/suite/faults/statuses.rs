@@ -219,3 +219,59 @@ fn the_reason_phrase_of_an_engine_is_replaced_by_the_usual_one() {
         assert_eq!(reply.lines().next(), Some(expected), "{reply}");
     }
 }
+
+#[test]
+#[contract("S71")]
+fn the_text_of_a_refusal_does_not_pass_if_it_is_of_the_engines_server() {
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
+    let address = scripted.engines[0].address();
+    let itself = format!("http://{address} refused");
+    for (line, text, code) in [
+        ("400 Bad Request", "<Request object at 0x7f3a5c001240>", "invalid_request"),
+        (
+            "422 Unprocessable Entity",
+            "Traceback (most recent call last): ...",
+            "invalid_request",
+        ),
+        ("404 Not Found", "no /opt/vllm/model.py", "invalid_request"),
+        ("400 Bad Request", "cannot reach 10.0.0.7:29500", "invalid_request"),
+        ("400 Bad Request", &*itself, "invalid_request"),
+        ("429 Slow down", "queue of 10.0.0.7:29500", "rate_limited"),
+    ] {
+        let body = serde_json::json!({"object": "error", "message": text, "code": 400});
+        let refusal = json_reply(line, "x-engine: 1\r\n", &body.to_string());
+        scripted.engines[0].script(ScriptedReply::whole(refusal));
+        let reply = scripted.post(&chat("m", "hi", 1));
+        let expected: u16 = line[..3].parse().expect("a status");
+        assert_eq!((reply.status, &*reply.error_code()), (expected, code));
+        assert!(!reply.text().contains(text), "{}", reply.text());
+        assert_eq!(retry_after(&reply).is_some(), expected == 429, "{line}");
+        // A client of messages gets it in its own form.
+        let message = serde_json::json!({"model": "m", "max_tokens": 1,
+            "messages": [{"role": "user", "content": "hi"}]});
+        let message = message.to_string();
+        let data = scripted.router.data();
+        let reply = RawClient::post(&data, "/v1/messages", message.as_bytes());
+        assert_eq!(
+            (reply.status, reply.json()["type"].as_str()),
+            (expected, Some("error"))
+        );
+        assert!(!reply.text().contains(text), "{}", reply.text());
+    }
+    let workers = scripted.router.workers();
+    let usable = workers.iter().all(|worker| worker["state"] != "ejected");
+    assert!(usable, "{workers:?}");
+}
+
+#[test]
+#[contract("S71")]
+fn a_refusal_may_repeat_what_its_client_sent() {
+    let text = "no user /home/me at 0x7f3a5c001240 on 10.0.0.7:80";
+    let body = serde_json::json!({"object": "error", "message": text, "code": 400}).to_string();
+    let refusal = ScriptedReply::whole(json_reply("400 Bad Request", "", &body));
+    let scripted = ScriptedFleet::one(refusal, "");
+    let reply = scripted.post(&chat("m", text, 1));
+    assert_eq!((reply.status, reply.text()), (400, body));
+    let reply = scripted.post(&chat("m", "hi", 1));
+    assert_eq!((reply.status, &*reply.error_code()), (400, "invalid_request"));
+}
