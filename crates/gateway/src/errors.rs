@@ -94,6 +94,14 @@ pub(crate) fn refused_by_tenant(refusal: &Refusal) -> ApiError {
                 .with_retry_after(1)
                 .with_rate_limit(most)
         }
+        Refusal::StreamsLimited { most } => {
+            let message = format!(
+                "{most} replies to this API key's tenant stream already, at most {most} may (tenants.defaults.streams): try again when one has ended"
+            );
+            ApiError::new(ErrorCode::TenantStreamsFull, message)
+                .with_retry_after(1)
+                .with_rate_limit(most)
+        }
         Refusal::TokensLimited(refused) => {
             let (kind, most) = (refused.kind.as_str(), refused.per_minute);
             let message = format!(
@@ -212,6 +220,9 @@ mod tests {
         let error = refused_by_tenant(&Refusal::ConcurrencyLimited { most: 4 });
         assert_eq!(error.code, ErrorCode::ConcurrencyLimited);
         assert_eq!(error.rate_limit.as_deref(), Some("4"));
+        let error = refused_by_tenant(&Refusal::StreamsLimited { most: 4 });
+        assert_eq!(error.code, ErrorCode::TenantStreamsFull);
+        assert_eq!(error.retry_after(), Some(1));
     }
 
     #[test]

@@ -94,6 +94,8 @@ settings::section! {
         /// Allow every tenant to override decisions with `x-warmroute-*` request headers. `false`:
         /// only the tenants with scope `overrides`, and a tenant that is the only one.
         overrides: bool = "false", live;
+        /// Maximum number of a tenant's replies that stream at the same time; beyond it: 429.
+        streams: NonZeroU32 = "256", live;
         /// Maximum number of a tenant's requests that wait for a worker; beyond it: 429.
         queued: NonZeroU32 = "64", live;
     }

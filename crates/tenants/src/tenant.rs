@@ -6,8 +6,11 @@ use kv_blocks::Moment;
 
 use crate::{
     AllowedModels, HeaderExposure, Isolation, RouterCount, SaltSecret, Scope, TenantCounts,
-    TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused, limits::TenantLimits,
-    salt::TenantSalt, section::expiry, state::TenantState,
+    TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused,
+    limits::TenantLimits,
+    salt::TenantSalt,
+    section::expiry,
+    state::{StreamPlace, TenantState},
 };
 
 /// The rules of a tenant, and its running state.
@@ -47,6 +50,8 @@ pub(crate) struct TenantContext<'a> {
     pub(crate) secret: Option<&'a SaltSecret>,
     /// Most of its requests that wait for a worker.
     pub(crate) queued: NonZeroU32,
+    /// Most of its replies that stream at the same time.
+    pub(crate) streams: NonZeroU32,
     /// How many routers share the limits.
     pub(crate) routers: &'a RouterCount,
 }
@@ -70,6 +75,7 @@ impl<'a> TenantContext<'a> {
             },
             secret: is_salted.then_some(secret),
             queued: section.defaults.queued,
+            streams: section.defaults.streams,
             routers,
         }
     }
@@ -100,6 +106,11 @@ pub enum Refusal {
     },
     /// Too many requests at the same time.
     ConcurrencyLimited {
+        /// The limit.
+        most: u32,
+    },
+    /// Too many replies that stream at the same time.
+    StreamsLimited {
         /// The limit.
         most: u32,
     },
@@ -144,7 +155,7 @@ impl Tenant {
             // Both are checked with the configuration; what cannot be read allows nothing.
             models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
             expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
-            limits: TenantLimits::of(entry),
+            limits: TenantLimits::of(entry, context.streams),
             routers: context.routers.clone(),
             queue: QueueShare {
                 weight: entry.weight,
@@ -284,6 +295,7 @@ impl Tenant {
         TenantPermit {
             tenant: Arc::clone(self),
             reserved: TokenAmounts::default(),
+            stream: None,
             _place: place,
         }
     }
@@ -314,6 +326,8 @@ pub struct TenantPermit {
     tenant: Arc<Tenant>,
     /// Tokens that count as used until the end.
     reserved: TokenAmounts,
+    /// Of a request for a stream.
+    stream: Option<StreamPlace>,
     _place: TenantPlace,
 }
 
@@ -326,6 +340,20 @@ impl TenantPermit {
     /// Counts that the request ended in an error.
     pub fn count_error(&self) {
         self.tenant.state.count_error();
+    }
+
+    /// Takes a place among the streams of the tenant to the end of the request, which may have one
+    /// already.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, which is counted.
+    pub fn begin_stream(&mut self) -> Result<(), Refusal> {
+        if self.stream.is_none() {
+            let limits = self.tenant.own_limits();
+            self.stream = Some(self.tenant.state.begin_stream(&limits)?);
+        }
+        Ok(())
     }
 
     /// Returns the tokens that are reserved for the request.

@@ -97,6 +97,9 @@ impl GenerationStages {
             view.model = only.to_string().into();
         }
         self.check(&translated, &view)?;
+        if view.stream {
+            guard.begin_stream()?;
+        }
         // A tenant in debt costs no tokenization.
         guard.reserve_tokens(TokenAmounts::default())?;
         let choice = self.choose_model(&mut translated, &view).await?;

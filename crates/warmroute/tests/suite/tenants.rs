@@ -148,6 +148,64 @@ fn a_tenant_has_as_many_running_requests_as_it_may_until_their_replies_end() {
 
 #[test]
 #[contract("V31")]
+fn a_tenant_has_as_many_streams_as_it_may_until_they_end() {
+    let shared = SharedRouter::start(
+        "tenants:\n  defaults: {streams: 1}\n  api_keys:\n  - {name: a, key: sk-a}\n  - {name: b, key: sk-b}\n",
+    );
+    let hold = || {
+        let gate = PieceGate::new();
+        shared.engine.once(gated(&gate));
+        gate.open();
+        let (client, head) = shared.streaming("sk-a");
+        assert_eq!(head.status, 200);
+        (gate, client, head)
+    };
+    let mut streamed = chat("m");
+    streamed["stream"] = json!(true);
+    let mut message = streamed.clone();
+    message["max_tokens"] = json!(5);
+    let response = json!({"model": "m", "input": "hi", "stream": true});
+    // A cached and a shared reply would be a stream too.
+    let mut repeatable = streamed.clone();
+    repeatable["temperature"] = json!(0);
+
+    let (gate, mut client, head) = hold();
+    for (path, body) in [
+        (CHAT, &streamed),
+        (CHAT, &repeatable),
+        ("/v1/messages", &message),
+        ("/v1/responses", &response),
+    ] {
+        let full = shared.post("sk-a", path, body);
+        assert_eq!(full.status, 429, "{path}: {}", full.text());
+        assert_eq!(full.header("retry-after"), Some("1"), "{path}");
+    }
+    let full = shared.post("sk-a", CHAT, &streamed);
+    refused(&full, 429, "tenant_streams_full");
+    let mut socket = RawClient::connect(&shared.router.data());
+    socket.send("GET", "/v1/realtime?model=m", &UPGRADE, b"");
+    refused(&socket.reply(), 429, "tenant_streams_full");
+    assert_eq!(shared.engine.requests(), 1, "no engine was asked");
+    // Neither another reply of the tenant nor another tenant is held up.
+    assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+    assert_eq!(shared.post("sk-b", CHAT, &streamed).status, 200);
+    let page = RawClient::get(&shared.router.admin(), "/metrics").text();
+    let line = "warmroute_tenant_limited_total{tenant=\"a\",limit=\"streams\"} 6";
+    assert!(page.lines().any(|there| there == line), "{page}");
+    gate.open();
+    client.body(head);
+    shared.wait_for_place("a");
+
+    // A client that goes away frees its place too.
+    drop(hold());
+    shared.wait_for_place("a");
+    let (gate, mut client, head) = hold();
+    gate.open();
+    client.body(head);
+}
+
+#[test]
+#[contract("V31")]
 fn a_tenant_above_its_rate_is_told_when_to_try_again_and_no_other_notices() {
     let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a, rate_limit_rps: 0.01}\n- {name: b, key: sk-b, rate_limit_rps: 1000}\n",
