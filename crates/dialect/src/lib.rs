@@ -71,6 +71,6 @@ pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view}
 pub use turns::{ChatMessages, Turn};
 pub use view::{
     Dialect, Fidelity, KvFields, MediaPlaceholder, PromptPart, Rendering, RequestView,
-    SessionFields, ViewError, view,
+    SessionFields, TransferFields, ViewError, view,
 };
 pub use volatile_prefix::{steady_turn, without_volatile_prefix};

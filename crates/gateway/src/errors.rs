@@ -170,6 +170,15 @@ pub(crate) fn override_not_allowed(field: &str) -> ApiError {
     ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
 }
 
+/// Returns the error of a field for engines that the tenant may not send.
+pub(crate) fn engine_field_not_allowed(field: &str) -> ApiError {
+    let message = format!(
+        "{field} controls the engine, which this API key may not: leave it out, or have it listed in \
+         tenants.api_keys[].engine_fields"
+    );
+    ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
 /// Returns the error of a stored response that is not known to be the tenant's; `field` names it.
 pub(crate) fn response_not_remembered(id: &str, field: &str) -> ApiError {
     let message = format!(

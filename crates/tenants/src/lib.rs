@@ -9,6 +9,7 @@
 
 mod bucket;
 mod digest;
+mod engine_fields;
 mod limits;
 mod models;
 mod salt;
@@ -19,6 +20,7 @@ mod tenant;
 mod validated;
 
 pub use digest::{KeyDigest, WrongDigest};
+pub use engine_fields::EngineField;
 pub use limits::{RouterCount, TokenAmounts, TokenKind, TokensRefused};
 pub use models::{AllowedModels, WrongPattern};
 pub use salt::SaltSecret;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time
 use settings::{Range, Secret, Section as _, ValueKind};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::KeyDigest;
+use crate::{EngineField, KeyDigest};
 
 /// Requests per second.
 const RATE: ValueKind = ValueKind::Float(Range {
@@ -127,6 +127,9 @@ settings::section! {
         scopes: Vec<Scope> = "[chat, embeddings, media, tokenize, route, models]", live;
         /// Models that its requests may name; a `*` at the end stands for any text. Empty: all.
         allowed_models: Vec<String> = "[]", live;
+        /// Fields for engines that its bodies may have although there are other tenants, beside those
+        /// of scope `overrides`; others: 403.
+        engine_fields: Vec<EngineField> = "[]", live;
         /// Requests per second, of which one second's worth may arrive at once; beyond it: 429.
         /// Unset: no limit.
         rate_limit_rps: Option<f64> = "~" in RATE, live;
@@ -183,6 +186,7 @@ impl TenantEntry {
             key_sha256: None,
             scopes: settings::default_value(Self::KEYS, "scopes"),
             allowed_models: Vec::new(),
+            engine_fields: Vec::new(),
             rate_limit_rps: None,
             max_concurrent: None,
             prompt_tokens_per_minute: None,

@@ -5,8 +5,9 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use kv_blocks::Moment;
 
 use crate::{
-    AllowedModels, HeaderExposure, Isolation, RouterCount, SaltSecret, Scope, TenantCounts,
-    TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused,
+    AllowedModels, EngineField, HeaderExposure, Isolation, RouterCount, SaltSecret, Scope,
+    TenantCounts, TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused,
+    engine_fields::EngineFieldSet,
     limits::TenantLimits,
     salt::TenantSalt,
     section::expiry,
@@ -17,8 +18,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Tenant {
     name: Arc<str>,
-    scopes: ScopeSet,
-    models: AllowedModels,
+    rights: TenantRights,
     limits: TenantLimits,
     /// How many routers share the limits.
     routers: RouterCount,
@@ -35,6 +35,14 @@ pub struct Tenant {
     /// Names and values; a map would take half a KiB for its first entry.
     metadata: Box<[(Box<str>, Box<str>)]>,
     state: Arc<TenantState>,
+}
+
+/// What the requests of a tenant may ask for.
+#[derive(Debug)]
+struct TenantRights {
+    scopes: ScopeSet,
+    models: AllowedModels,
+    fields: EngineFieldSet,
 }
 
 /// What a tenant's rights depend on beside its entry.
@@ -149,11 +157,16 @@ impl Tenant {
             scopes.0 |= bit(Scope::Overrides);
         }
         let models = entry.allowed_models.iter().map(String::as_str);
+        let may_override = scopes.has(Scope::Overrides);
+        let fields = &entry.engine_fields;
         Self {
             name: entry.name.as_str().into(),
-            scopes,
-            // Both are checked with the configuration; what cannot be read allows nothing.
-            models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
+            rights: TenantRights {
+                scopes,
+                // Both are checked with the configuration; what cannot be read allows nothing.
+                models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
+                fields: EngineFieldSet::granted(fields, context.is_alone, may_override),
+            },
             expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
             limits: TenantLimits::of(entry, context.streams),
             routers: context.routers.clone(),
@@ -179,8 +192,11 @@ impl Tenant {
     pub(crate) fn unlimited(name: &str, state: Arc<TenantState>) -> Self {
         Self {
             name: name.into(),
-            scopes: ScopeSet::ALL,
-            models: AllowedModels::default(),
+            rights: TenantRights {
+                scopes: ScopeSet::ALL,
+                models: AllowedModels::default(),
+                fields: EngineFieldSet::granted(&[], true, true),
+            },
             limits: TenantLimits::default(),
             routers: RouterCount::default(),
             queue: QueueShare {
@@ -215,7 +231,12 @@ impl Tenant {
 
     /// Returns whether it may use a scope.
     pub fn has_scope(&self, scope: Scope) -> bool {
-        self.scopes.has(scope)
+        self.rights.scopes.has(scope)
+    }
+
+    /// Returns whether its bodies may have a field for engines.
+    pub fn may_send(&self, field: EngineField) -> bool {
+        self.rights.fields.has(field)
     }
 
     /// Returns whether no other tenant is configured.
@@ -241,7 +262,7 @@ impl Tenant {
 
     /// Returns the models that its requests may name.
     pub fn models(&self) -> &AllowedModels {
-        &self.models
+        &self.rights.models
     }
 
     /// Returns what it gets while its requests wait for a worker.

@@ -142,7 +142,7 @@ impl GenerationStages {
 
     /// Checks the fields that the router limits.
     fn check(&self, translated: &TranslatedCall, view: &RequestView<'_>) -> Result<(), ApiError> {
-        prefill::check_transfer_fields(view)?;
+        prefill::check_transfer_fields(view, translated.call.tenant.as_deref())?;
         check_counts(&self.server, translated.client, view)
     }
 

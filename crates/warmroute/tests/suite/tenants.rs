@@ -642,12 +642,52 @@ fn keys(args: &[&str]) -> String {
 }
 
 #[test]
+#[contract("S43")]
+fn fields_that_control_engines_reach_them_from_an_only_tenant_or_one_with_the_permission() {
+    let list = "engine_fields: [chat_template, kv_transfer_params]";
+    let shared = SharedRouter::start(&format!(
+        "api_keys:\n- {{name: a, key: sk-a, {list}}}\n- {{name: b, key: sk-b, scopes: [chat, overrides]}}\n"
+    ));
+    let with = |field: &str| {
+        let mut body = chat("m");
+        body[field] = json!("x");
+        body
+    };
+    for (key, field, may_send) in [
+        ("sk-a", "chat_template", true),
+        ("sk-b", "chat_template", false),
+        ("sk-a", "kv_transfer_params", true),
+        ("sk-b", "kv_transfer_params", false),
+        ("sk-a", "priority", false),
+        ("sk-b", "request_id", true),
+        ("sk-a", "mm_processor_kwargs", false),
+    ] {
+        let reply = shared.post(key, CHAT, &with(field));
+        if may_send {
+            assert_eq!(reply.status, 200, "{key} {field}: {}", reply.text());
+            let sent = shared.engine.next_request();
+            let sent = String::from_utf8_lossy(&sent.body).into_owned();
+            assert!(sent.contains(field), "{key} {field}: {sent}");
+        } else {
+            refused(&reply, 403, "field_not_allowed");
+            assert_eq!(reply.json()["error"]["param"], field, "{key}");
+        }
+    }
+    // A tenant that is alone may send them, but for those of KV transfer.
+    let alone = SharedRouter::start("api_keys: [{name: a, key: sk-a}]\n");
+    assert_eq!(alone.post("sk-a", CHAT, &with("chat_template")).status, 200);
+    let denied = alone.post("sk-a", CHAT, &with("kv_transfer_params"));
+    refused(&denied, 403, "field_not_allowed");
+}
+
+#[test]
 #[contract("V31", "V32", "S6")]
 fn keys_of_a_file_are_accepted_and_a_changed_file_is_read_again() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("keys.jsonl");
     let file = path.to_str().expect("its name is text");
-    let first = keys(&["new", "--file", file, "--name", "a", "--model", "m"]);
+    let rules = ["--model", "m", "--engine-field", "priority"];
+    let first = keys(&[&["new", "--file", file, "--name", "a"], &rules[..]].concat());
     let shared = SharedRouter::start(&format!(
         "tenants:\n  keys_file: {file}\n  api_keys: [{{name: b, key: sk-b}}]\n"
     ));
@@ -658,6 +698,11 @@ fn keys_of_a_file_are_accepted_and_a_changed_file_is_read_again() {
         403,
         "model_not_allowed",
     );
+    let mut urgent = chat("m");
+    urgent["priority"] = json!(1);
+    assert_eq!(shared.post(&first, CHAT, &urgent).status, 200);
+    let denied = shared.post("sk-b", CHAT, &urgent);
+    refused(&denied, 403, "field_not_allowed");
 
     // A second key of the tenant has the rules of the first, and takes effect without a call.
     let second = keys(&["new", "--file", file, "--name", "a"]);
