@@ -1,6 +1,6 @@
 //! Errors of requests that no worker takes.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
 use routing::QueueLimit;
@@ -175,6 +175,14 @@ pub(crate) fn engine_field_not_allowed(field: &str) -> ApiError {
     let message = format!(
         "{field} controls the engine, which this API key may not: leave it out, or have it listed in \
          tenants.api_keys[].engine_fields"
+    );
+    ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
+/// Returns the error of a URL that engines may not fetch for the tenant; `field` names it.
+pub(crate) fn media_url_not_allowed(field: &str, reason: impl Display) -> ApiError {
+    let message = format!(
+        "the URL in {field} {reason}, and engines fetch it: send the content as a data: URL (tenants.media_urls)"
     );
     ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
 }

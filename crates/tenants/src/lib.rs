@@ -25,8 +25,8 @@ pub use limits::{RouterCount, TokenAmounts, TokenKind, TokensRefused};
 pub use models::{AllowedModels, WrongPattern};
 pub use salt::SaltSecret;
 pub use section::{
-    HeaderExposure, Isolation, KeyValidation, ListedKeys, Scope, TenantDefaults, TenantEntry,
-    TenantsSection, expiry,
+    HeaderExposure, Isolation, KeyValidation, ListedKeys, MediaUrlRule, MediaUrls, Scope,
+    TenantDefaults, TenantEntry, TenantsSection, expiry,
 };
 pub use state::{TenantCounts, TenantPlace};
 pub use table::{KeyTable, KeyVerdict, TenantSecrets, Tenants};

@@ -42,6 +42,10 @@ settings::section! {
         /// Whether the cached blocks of tenants are kept apart, by a `cache_salt` in their requests,
         /// as soon as there are two tenants.
         isolation: Isolation = "salted", live;
+        /// Which URLs of pictures, sound, video and files in bodies reach engines, which fetch them:
+        /// `any`, those with public addresses and names, or `data:` URLs only. `auto`: `public` as
+        /// soon as there are two tenants, else `any`. Others: 403.
+        media_urls: MediaUrls = "auto", live;
         /// File with the secret that the salts are derived with, the same for all replicas. Unset:
         /// they are derived from the tenants' names only.
         salt_secret_file: Option<PathBuf> = "~", restart;
@@ -213,6 +217,16 @@ impl TenantsSection {
             .map(|at| own.get(at).unwrap_or_else(|| &listed[at - own.len()]))
     }
 
+    /// Returns which URLs of media pass from a tenant, which is alone or has others beside it.
+    pub(crate) fn media_urls_of(&self, is_alone: bool) -> MediaUrlRule {
+        match self.media_urls {
+            MediaUrls::Auto if is_alone => MediaUrlRule::Any,
+            MediaUrls::Any => MediaUrlRule::Any,
+            MediaUrls::Auto | MediaUrls::Public => MediaUrlRule::Public,
+            MediaUrls::Data => MediaUrlRule::Data,
+        }
+    }
+
     /// Replaces every key by its digest, so that the settings hold no key.
     pub fn hash_keys(&mut self) {
         self.api_keys.iter_mut().for_each(TenantEntry::hash_key);
@@ -228,6 +242,32 @@ settings::words! {
         /// Tenants share the blocks of equal prompts.
         Shared = "shared",
     }
+}
+
+settings::words! {
+    /// Which URLs of media reach engines.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum MediaUrls {
+        /// All of an only tenant, public ones where there are others.
+        Auto = "auto",
+        /// All.
+        Any = "any",
+        /// Those with public addresses and names.
+        Public = "public",
+        /// Those that are the content itself.
+        Data = "data",
+    }
+}
+
+/// Which URLs of media pass from one tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaUrlRule {
+    /// All.
+    Any,
+    /// Those with public addresses and names, and those that are the content itself.
+    Public,
+    /// Those that are the content itself.
+    Data,
 }
 
 settings::words! {

@@ -5,8 +5,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use kv_blocks::Moment;
 
 use crate::{
-    AllowedModels, EngineField, HeaderExposure, Isolation, RouterCount, SaltSecret, Scope,
-    TenantCounts, TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused,
+    AllowedModels, EngineField, HeaderExposure, Isolation, MediaUrlRule, RouterCount, SaltSecret,
+    Scope, TenantCounts, TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused,
     engine_fields::EngineFieldSet,
     limits::TenantLimits,
     salt::TenantSalt,
@@ -43,6 +43,7 @@ struct TenantRights {
     scopes: ScopeSet,
     models: AllowedModels,
     fields: EngineFieldSet,
+    media_urls: MediaUrlRule,
 }
 
 /// What a tenant's rights depend on beside its entry.
@@ -56,6 +57,8 @@ pub(crate) struct TenantContext<'a> {
     pub(crate) sees_decisions: bool,
     /// Where cached blocks of tenants are kept apart.
     pub(crate) secret: Option<&'a SaltSecret>,
+    /// Which URLs of media pass.
+    pub(crate) media_urls: MediaUrlRule,
     /// Most of its requests that wait for a worker.
     pub(crate) queued: NonZeroU32,
     /// Most of its replies that stream at the same time.
@@ -82,6 +85,7 @@ impl<'a> TenantContext<'a> {
                 HeaderExposure::Never => false,
             },
             secret: is_salted.then_some(secret),
+            media_urls: section.media_urls_of(is_alone),
             queued: section.defaults.queued,
             streams: section.defaults.streams,
             routers,
@@ -166,6 +170,7 @@ impl Tenant {
                 // Both are checked with the configuration; what cannot be read allows nothing.
                 models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
                 fields: EngineFieldSet::granted(fields, context.is_alone, may_override),
+                media_urls: context.media_urls,
             },
             expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
             limits: TenantLimits::of(entry, context.streams),
@@ -188,14 +193,15 @@ impl Tenant {
         }
     }
 
-    /// Returns a tenant with this name that may do everything.
-    pub(crate) fn unlimited(name: &str, state: Arc<TenantState>) -> Self {
+    /// Returns a tenant with this name that may do everything; only URLs of media may be restricted.
+    pub(crate) fn unlimited(name: &str, media_urls: MediaUrlRule, state: Arc<TenantState>) -> Self {
         Self {
             name: name.into(),
             rights: TenantRights {
                 scopes: ScopeSet::ALL,
                 models: AllowedModels::default(),
                 fields: EngineFieldSet::granted(&[], true, true),
+                media_urls,
             },
             limits: TenantLimits::default(),
             routers: RouterCount::default(),
@@ -237,6 +243,11 @@ impl Tenant {
     /// Returns whether its bodies may have a field for engines.
     pub fn may_send(&self, field: EngineField) -> bool {
         self.rights.fields.has(field)
+    }
+
+    /// Returns which URLs of media in its bodies reach engines.
+    pub fn media_urls(&self) -> MediaUrlRule {
+        self.rights.media_urls
     }
 
     /// Returns whether no other tenant is configured.

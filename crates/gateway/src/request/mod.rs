@@ -32,6 +32,7 @@ pub(crate) mod hedge;
 pub(crate) mod hooks;
 mod input_tokens;
 mod lmcache;
+mod media_urls;
 pub(crate) mod origin;
 mod overrides;
 mod path_id;

@@ -681,6 +681,60 @@ fn fields_that_control_engines_reach_them_from_an_only_tenant_or_one_with_the_pe
 }
 
 #[test]
+#[contract("S43")]
+fn media_urls_that_are_not_public_reach_no_engine_where_there_are_two_tenants() {
+    let two = "api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n";
+    let shared = SharedRouter::start(two);
+    let internal = "http://169.254.169.254/latest/meta-data";
+    let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+    let asking = |part: Value| {
+        let message = json!({"role": "user", "content": [part]});
+        json!({"model": "m", "max_tokens": 5, "messages": [message]})
+    };
+    let source = json!({"type": "image", "source": {"type": "url", "url": internal}});
+    let input = json!({"role": "user", "content": [{"type": "input_image", "image_url": internal}]});
+    for (path, body, field) in [
+        (CHAT, asking(image(internal)), "image_url"),
+        ("/v1/messages", asking(source), "source"),
+        (
+            "/v1/responses",
+            json!({"model": "m", "input": [input]}),
+            "image_url",
+        ),
+        (
+            "/generate",
+            json!({"model": "m", "text": "hi", "image_data": [internal]}),
+            "image_data",
+        ),
+    ] {
+        let denied = shared.post("sk-a", path, &body);
+        assert_eq!(denied.status, 403, "{path}: {}", denied.text());
+        assert!(denied.text().contains(field), "{path}: {}", denied.text());
+    }
+    let denied = shared.post("sk-a", CHAT, &asking(image(internal)));
+    refused(&denied, 403, "field_not_allowed");
+    assert_eq!(shared.engine.requests(), 0, "no engine was asked");
+    let status = |url: &str| shared.post("sk-a", CHAT, &asking(image(url))).status;
+    let (public, data) = ("https://example.com/a.png", "data:image/png;base64,AA==");
+    assert_eq!((status(public), status(data)), (200, 200));
+
+    let reload = |yaml: &str| {
+        shared.router.configure(yaml);
+        let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
+        assert_eq!(reload.status, 200, "{}", reload.text());
+    };
+    let keys = "[{name: a, key: sk-a}, {name: b, key: sk-b}]";
+    reload(&format!(
+        "tenants: {{media_urls: data, api_keys: {keys}}}\n"
+    ));
+    assert_eq!((status(public), status(data)), (403, 200));
+    reload(&format!("tenants: {{media_urls: any, api_keys: {keys}}}\n"));
+    assert_eq!(status(internal), 200);
+    reload("api_keys: [{name: a, key: sk-a}]\n");
+    assert_eq!(status(internal), 200, "it is the only tenant");
+}
+
+#[test]
 #[contract("V31", "V32", "S6")]
 fn keys_of_a_file_are_accepted_and_a_changed_file_is_read_again() {
     let folder = tempfile::tempdir().expect("a directory");
