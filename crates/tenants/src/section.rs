@@ -210,6 +210,17 @@ impl TenantsSection {
         !self.api_keys.is_empty() || self.keys_file.is_some()
     }
 
+    /// Returns whether clients are several tenants: entries of two names, or the keys that services
+    /// validate, each of which is a tenant.
+    pub fn has_several(&self) -> bool {
+        if !self.lists_keys() {
+            return !self.key_validation.is_empty();
+        }
+        let mut names = self.entries().map(|entry| &*entry.name);
+        let first = names.next();
+        names.any(|name| Some(name) != first)
+    }
+
     /// Returns all entries: those of the configuration, then those of the file.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = &TenantEntry> + Clone {
         let (own, listed) = (self.api_keys.as_slice(), self.listed.entries());

@@ -111,15 +111,21 @@ impl SourceTexts {
             self.keys = listed;
         }
         tenants.listed = self.keys.clone();
+        config::check_listed_tenants(&settings, &self.name())?;
         Ok(settings)
+    }
+
+    /// Returns the name of the file in problems.
+    fn name(&self) -> String {
+        self.path.as_ref().map_or_else(
+            || "configuration".to_owned(),
+            |path| path.display().to_string(),
+        )
     }
 
     /// Returns the settings that the sources make together.
     pub(crate) fn settings(&self) -> Result<Settings, Vec<Problem>> {
-        let name = self.path.as_ref().map_or_else(
-            || "configuration".to_owned(),
-            |path| path.display().to_string(),
-        );
+        let name = self.name();
         let mut settings = settings::check(&SettingsInput {
             name: &name,
             text: self.text.as_deref(),

@@ -735,6 +735,45 @@ fn media_urls_that_are_not_public_reach_no_engine_where_there_are_two_tenants() 
 }
 
 #[test]
+#[contract("S46")]
+fn a_second_tenant_is_refused_while_replies_are_kept_where_others_can_forge_them() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("keys.jsonl");
+    let file = path.to_str().expect("its name is text");
+    let listed = keys(&["new", "--file", file, "--name", "b"]);
+    let one = "{name: a, key: sk-a}";
+    // Nothing listens there: the fallback in memory serves.
+    let with = |more: &str, tenants: &str| {
+        let store = "backend: redis, redis: {url: \"redis://127.0.0.1:1\"}";
+        format!("response_cache: {{enabled: true, {store}{more}}}\ntenants: {{{tenants}}}\n")
+    };
+    let alone = format!("api_keys: [{one}]");
+    let shared = SharedRouter::start(&with("", &alone));
+    let reload = |yaml: &str| {
+        shared.router.configure(yaml);
+        RawClient::post(&shared.router.admin(), "/admin/reload", b"{}")
+    };
+    let two = format!("api_keys: [{one}, {{name: b, key: sk-b}}]");
+    let in_file = format!("keys_file: {file}, {alone}");
+    for tenants in [&two, &in_file] {
+        let denied = reload(&with("", tenants));
+        let text = denied.text();
+        assert_eq!(denied.status, 400, "{text}");
+        assert!(text.contains("response_cache.mac_key"), "{text}");
+        assert!(text.contains("openssl rand"), "{text}");
+    }
+    assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+    let unknown = shared.post("sk-b", CHAT, &chat("m"));
+    refused(&unknown, 401, "invalid_api_key");
+    let accepted = reload(&with(", mac_key: of-these-routers", &in_file));
+    assert_eq!(accepted.status, 200, "{}", accepted.text());
+    assert_eq!(shared.post(&listed, CHAT, &chat("m")).status, 200);
+    let accepted = reload(&with(", insecure: true", &two));
+    assert_eq!(accepted.status, 200, "{}", accepted.text());
+    assert_eq!(shared.post("sk-b", CHAT, &chat("m")).status, 200);
+}
+
+#[test]
 #[contract("V31", "V32", "S6")]
 fn keys_of_a_file_are_accepted_and_a_changed_file_is_read_again() {
     let folder = tempfile::tempdir().expect("a directory");
