@@ -171,7 +171,8 @@ impl RequestGuard {
     /// Takes a place among the streams of its tenant to the end of the request, which may have one
     /// already.
     pub(crate) fn begin_stream(&mut self) -> Result<(), ApiError> {
-        let begun = self.tenant.as_mut().map_or(Ok(()), TenantPermit::begin_stream);
+        let tenant = self.tenant.as_mut();
+        let begun = tenant.map_or(Ok(()), TenantPermit::begin_stream);
         begun.map_err(|refusal| errors::refused_by_tenant(&refusal))
     }
 

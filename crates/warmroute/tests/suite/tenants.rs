@@ -188,6 +188,9 @@ fn a_tenant_has_as_many_streams_as_it_may_until_they_end() {
     assert_eq!(shared.engine.requests(), 1, "no engine was asked");
     // Neither another reply of the tenant nor another tenant is held up.
     assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+    let open = PieceGate::new();
+    (0..2).for_each(|_| open.open());
+    shared.engine.once(gated(&open));
     assert_eq!(shared.post("sk-b", CHAT, &streamed).status, 200);
     let page = RawClient::get(&shared.router.admin(), "/metrics").text();
     let line = "warmroute_tenant_limited_total{tenant=\"a\",limit=\"streams\"} 6";
