@@ -30,7 +30,8 @@ pub(super) async fn stored_response(
     rest: String,
     mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
-    if asks_stream(call.target.query().unwrap_or_default())
+    if call.method == Method::GET
+        && asks_stream(call.target.query().unwrap_or_default())
         && let Err(error) = guard.begin_stream()
     {
         return refused(guard, &error);

@@ -107,11 +107,13 @@ impl SourceTexts {
             None => ListedKeys::default(),
         };
         // An unchanged file leaves what is known, so that copies stay one list.
-        if listed != self.keys {
-            self.keys = listed;
-        }
-        tenants.listed = self.keys.clone();
+        tenants.listed = if listed == self.keys {
+            self.keys.clone()
+        } else {
+            listed
+        };
         config::check_listed_tenants(&settings, &self.name())?;
+        self.keys = settings.tenants.listed.clone();
         Ok(settings)
     }
 
