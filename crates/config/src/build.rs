@@ -24,6 +24,7 @@ mod workers;
 use settings::{CheckedValue, ListenSetting, Setting, Value};
 
 use crate::{
+    Problem,
     origins::ValueOrigins,
     problem::{ProblemDraft, report},
     reload::default_policy,
@@ -50,6 +51,9 @@ pub(crate) fn build(
     let cache = &settings.response_cache;
     response_cache::check(cache, root.key("response_cache"), problems);
     settings.response_cache.redis.server = response_cache::server(cache, root, problems);
+    let place = root.key("response_cache");
+    let forgery = response_cache::forgery(&settings).filter(|_| !place.key("mac_key").failed);
+    problems.extend(forgery.map(|it| problem_at(it, place.key("backend"), place)));
     settings.routing = routing::routing(settings.routing, root, workers, problems);
     settings.prompt_cache_redis =
         lmcache::prompt_cache_redis(settings.routing.lmcache.as_ref(), root, problems);
@@ -64,6 +68,19 @@ pub(crate) fn build(
     settings.effective = root.shown();
     settings.origins = ValueOrigins::of(root, file);
     settings
+}
+
+/// Checks the settings together with the entries of the file of keys, which is read after them;
+/// `file`: the name of the settings' file in problems.
+///
+/// # Errors
+///
+/// The problem that only these entries make.
+pub fn check_listed_tenants(settings: &Settings, file: &str) -> Result<(), Vec<Problem>> {
+    match response_cache::forgery(settings) {
+        None => Ok(()),
+        Some(problem) => Err(report(vec![problem], file)),
+    }
 }
 
 /// Checks the relations between keys that need nothing but the keys.

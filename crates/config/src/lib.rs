@@ -34,6 +34,7 @@ mod top;
 mod yaml;
 
 pub use api::Problem;
+pub use build::check_listed_tenants;
 pub use json_schema::schema;
 pub use key_path::map_path;
 pub use keys_file::keys_file;

@@ -70,6 +70,8 @@ pub enum ErrorCode {
     TokenLimited,
     /// The tenant's queue is full.
     TenantQueueFull,
+    /// Too many of the tenant's replies stream.
+    TenantStreamsFull,
     /// An internal error of the router; it fails only this request.
     Internal,
     /// The router could not parse the worker's reply, and no attempts are left.
@@ -104,7 +106,7 @@ const INVALID: &str = "invalid_request_error";
 
 impl ErrorCode {
     /// All codes, in the order of the documentation.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::InvalidJson,
         Self::InvalidRequest,
         Self::DuplicateKey,
@@ -137,6 +139,7 @@ impl ErrorCode {
         Self::ConcurrencyLimited,
         Self::TokenLimited,
         Self::TenantQueueFull,
+        Self::TenantStreamsFull,
         Self::Internal,
         Self::UpstreamProtocol,
         Self::UpstreamReset,
@@ -273,6 +276,12 @@ impl ErrorCode {
             Self::TokenLimited => ("token_limited", 429, "rate_limit_error", "rate_limit_error"),
             Self::TenantQueueFull => (
                 "tenant_queue_full",
+                429,
+                "rate_limit_error",
+                "rate_limit_error",
+            ),
+            Self::TenantStreamsFull => (
+                "tenant_streams_full",
                 429,
                 "rate_limit_error",
                 "rate_limit_error",

@@ -24,6 +24,7 @@ mod hook;
 mod internal_detail;
 mod json;
 mod last_question;
+mod media_urls;
 mod multipart;
 mod output_estimate;
 mod prefill_reply;
@@ -61,6 +62,7 @@ pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use internal_detail::{InternalDetail, internal_detail};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 pub use last_question::{LastQuestion, last_question};
+pub use media_urls::{MediaUrl, media_urls};
 pub use multipart::{FormError, FormModel, form_model};
 pub use output_estimate::estimated_tokens;
 pub use prefill_reply::PrefillReply;
@@ -75,6 +77,6 @@ pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view}
 pub use turns::{ChatMessages, Turn};
 pub use view::{
     Dialect, Fidelity, KvFields, MediaPlaceholder, PromptPart, Rendering, RequestView,
-    SessionFields, ViewError, view,
+    SessionFields, TransferFields, ViewError, view,
 };
 pub use volatile_prefix::{steady_turn, without_volatile_prefix};

@@ -10,11 +10,12 @@ mod error;
 mod key;
 mod media;
 mod sampling;
+mod transfer;
 
 use std::borrow::Cow;
 
 use self::body_fields::BodyFields;
-pub use self::error::ViewError;
+pub use self::{error::ViewError, transfer::TransferFields};
 use crate::{
     BodyCounts, ChatMessages,
     json::{self, RawJson},
@@ -128,8 +129,8 @@ pub struct Rendering<'a> {
 /// Fields that decide where the prompt's KV comes from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvFields {
-    /// A field that controls KV transfer between engines, if the client sent one (S43).
-    pub transfer_field: Option<&'static str>,
+    /// The fields of the client that control KV transfer between engines.
+    pub transfer_fields: TransferFields,
     /// Whether the engine computes the prompt without a lookup in its own prefix cache: the client
     /// wants the logprobs of the prompt, or the engine gets its KV from elsewhere.
     pub skips_prefix_cache: bool,

@@ -1,6 +1,6 @@
 //! Errors of requests that no worker takes.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
 use routing::QueueLimit;
@@ -101,6 +101,14 @@ pub(crate) fn refused_by_tenant(refusal: &Refusal) -> ApiError {
                 .with_retry_after(1)
                 .with_rate_limit(most)
         }
+        Refusal::StreamsLimited { most } => {
+            let message = format!(
+                "{most} replies to this API key's tenant stream already, at most {most} may (tenants.defaults.streams): try again when one has ended"
+            );
+            ApiError::new(ErrorCode::TenantStreamsFull, message)
+                .with_retry_after(1)
+                .with_rate_limit(most)
+        }
         Refusal::TokensLimited(refused) => {
             let (kind, most) = (refused.kind.as_str(), refused.per_minute);
             let message = format!(
@@ -178,6 +186,23 @@ pub(crate) fn override_not_allowed(field: &str) -> ApiError {
     ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
 }
 
+/// Returns the error of a field for engines that the tenant may not send.
+pub(crate) fn engine_field_not_allowed(field: &str) -> ApiError {
+    let message = format!(
+        "{field} controls the engine, which this API key may not: leave it out, or have it listed in \
+         tenants.api_keys[].engine_fields"
+    );
+    ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
+/// Returns the error of a URL that engines may not fetch for the tenant; `field` names it.
+pub(crate) fn media_url_not_allowed(field: &str, reason: impl Display) -> ApiError {
+    let message = format!(
+        "the URL in {field} {reason}, and engines fetch it: send the content as a data: URL (tenants.media_urls)"
+    );
+    ApiError::new(ErrorCode::FieldNotAllowed, message).param(field)
+}
+
 /// Returns the error of a stored response that is not known to be the tenant's; `field` names it.
 pub(crate) fn response_not_remembered(id: &str, field: &str) -> ApiError {
     let message = format!(
@@ -228,6 +253,9 @@ mod tests {
         let error = refused_by_tenant(&Refusal::ConcurrencyLimited { most: 4 });
         assert_eq!(error.code, ErrorCode::ConcurrencyLimited);
         assert_eq!(error.rate_limit.as_deref(), Some("4"));
+        let error = refused_by_tenant(&Refusal::StreamsLimited { most: 4 });
+        assert_eq!(error.code, ErrorCode::TenantStreamsFull);
+        assert_eq!(error.retry_after(), Some(1));
     }
 
     #[test]

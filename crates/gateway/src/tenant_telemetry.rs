@@ -61,6 +61,7 @@ const LABELLED: [LabelledCounter; 3] = [
             vec![
                 ("rate", counts.rate_limited),
                 ("concurrency", counts.concurrency_limited),
+                ("streams", counts.stream_limited),
                 ("tokens", counts.token_limited),
             ]
         },
@@ -183,6 +184,7 @@ mod tests {
             "warmroute_tenant_requests_total{tenant=\"default\"} 1",
             "warmroute_tenant_errors_total{tenant=\"default\"} 1",
             "warmroute_tenant_limited_total{tenant=\"default\",limit=\"rate\"} 0",
+            "warmroute_tenant_limited_total{tenant=\"default\",limit=\"streams\"} 0",
             "warmroute_tenant_limited_total{tenant=\"default\",limit=\"tokens\"} 0",
             "warmroute_tenant_limit_routers 1",
             "warmroute_tenant_tokens_total{tenant=\"default\",kind=\"prompt\"} 7",

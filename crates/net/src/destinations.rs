@@ -181,6 +181,41 @@ fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
     }
 }
 
+/// Returns whether an address is one of the public internet: permitted for engines, and neither
+/// loopback nor private nor reserved.
+pub(crate) fn is_public(address: IpAddr) -> bool {
+    let is_of_a_host = forbidden(address).is_none();
+    is_of_a_host
+        && match address {
+            IpAddr::V4(v4) => is_public_v4(v4),
+            IpAddr::V6(v6) => is_public_v6(v6),
+        }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let is_reserved = match address.octets() {
+        // Of providers (RFC 6598), of protocols (RFC 6890), of benchmarks (RFC 2544).
+        [100, second, ..] => second & 0xc0 == 64,
+        [192, 0, 0, _] => true,
+        [198, second, ..] => second & 0xfe == 18,
+        [first, ..] => first >= 240,
+    };
+    !(is_reserved || address.is_loopback() || address.is_private() || address.is_documentation())
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let is_reserved = match address.segments() {
+        // Private (RFC 4193), of examples (RFC 3849).
+        [first, ..] if first & 0xfe00 == 0xfc00 => true,
+        [0x2001, 0xdb8, ..] => true,
+        // Teredo and a gateway of the own network lead to addresses that stand in them in forms of
+        // their own (RFC 4380, RFC 8215).
+        [0x2001, 0, ..] | [0x64, 0xff9b, 1, ..] => true,
+        _ => false,
+    };
+    !(is_reserved || address.is_loopback()) && inner_v4(address).is_none_or(is_public_v4)
+}
+
 /// Returns the IPv4 address that an IPv6 address leads to: mapped or compatible, translated by
 /// a gateway (64:ff9b::/96, and 64:ff9b:1::/48 with a prefix of 96 bits or of 48), or tunnelled
 /// (2002::/16).

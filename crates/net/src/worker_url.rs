@@ -337,7 +337,7 @@ fn http(rest: &str, tls: Tls) -> Result<WorkerUrl, WorkerUrlError> {
     })
 }
 
-fn split_port(authority: &str) -> Result<(&str, Option<&str>), WorkerUrlError> {
+pub(crate) fn split_port(authority: &str) -> Result<(&str, Option<&str>), WorkerUrlError> {
     let Some(inner) = authority.strip_prefix('[') else {
         return Ok(match authority.split_once(':') {
             Some((host, port)) => (host, Some(port)),
@@ -361,7 +361,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), WorkerUrlError> {
     }
 }
 
-fn parse_port(text: &str) -> Result<u16, WorkerUrlError> {
+pub(crate) fn parse_port(text: &str) -> Result<u16, WorkerUrlError> {
     let wrong = || WorkerUrlError::Port {
         port: text.to_owned(),
     };
@@ -375,7 +375,7 @@ fn parse_port(text: &str) -> Result<u16, WorkerUrlError> {
         .ok_or_else(wrong)
 }
 
-fn check_host(host: &str) -> Result<String, WorkerUrlError> {
+pub(crate) fn check_host(host: &str) -> Result<String, WorkerUrlError> {
     let refuse = |problem| {
         Err(WorkerUrlError::Host {
             host: host.to_owned(),

@@ -386,7 +386,7 @@ fn tell(settings: &config::ResponseCacheSection) {
         tracing::warn!(
             backend = settings.backend.as_str(),
             "response_cache.mac_key is not set: whoever can write to the store of replies can make up answers, only damage is \
-             found; set it to the same long random text on all routers"
+             found; set it to the same long random text on all routers, such as `openssl rand -base64 32` prints"
         );
     }
 }

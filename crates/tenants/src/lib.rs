@@ -9,6 +9,7 @@
 
 mod bucket;
 mod digest;
+mod engine_fields;
 mod limits;
 mod models;
 mod salt;
@@ -19,12 +20,13 @@ mod tenant;
 mod validated;
 
 pub use digest::{KeyDigest, WrongDigest};
+pub use engine_fields::EngineField;
 pub use limits::{RouterCount, TokenAmounts, TokenKind, TokensRefused};
 pub use models::{AllowedModels, WrongPattern};
 pub use salt::SaltSecret;
 pub use section::{
-    HeaderExposure, Isolation, KeyValidation, ListedKeys, Scope, TenantDefaults, TenantEntry,
-    TenantsSection, expiry,
+    HeaderExposure, Isolation, KeyValidation, ListedKeys, MediaUrlRule, MediaUrls, Scope,
+    TenantDefaults, TenantEntry, TenantsSection, expiry,
 };
 pub use state::{ReportedTokens, TenantCounts, TenantPlace};
 pub use table::{KeyTable, KeyVerdict, TenantSecrets, Tenants};

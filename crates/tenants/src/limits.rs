@@ -23,6 +23,8 @@ pub(crate) struct TenantLimits {
     pub(crate) per_second: Option<f64>,
     /// Requests at the same time.
     pub(crate) concurrent: Option<NonZeroU32>,
+    /// Replies that stream at the same time.
+    pub(crate) streams: Option<NonZeroU32>,
     /// Tokens of prompts per minute.
     prompt_per_minute: Option<NonZeroU32>,
     /// Tokens of replies per minute.
@@ -30,11 +32,12 @@ pub(crate) struct TenantLimits {
 }
 
 impl TenantLimits {
-    /// Returns the limits of an entry.
-    pub(crate) fn of(entry: &TenantEntry) -> Self {
+    /// Returns the limits of an entry; `streams`: that of every tenant.
+    pub(crate) fn of(entry: &TenantEntry, streams: NonZeroU32) -> Self {
         Self {
             per_second: entry.rate_limit_rps,
             concurrent: entry.max_concurrent,
+            streams: Some(streams),
             prompt_per_minute: entry.prompt_tokens_per_minute,
             output_per_minute: entry.output_tokens_per_minute,
         }
@@ -54,6 +57,7 @@ impl TenantLimits {
         Self {
             per_second: self.per_second.map(|rate| rate / f64::from(routers.get())),
             concurrent: self.concurrent.map(share),
+            streams: self.streams.map(share),
             prompt_per_minute: self.prompt_per_minute.map(share),
             output_per_minute: self.output_per_minute.map(share),
         }
@@ -267,11 +271,13 @@ mod tests {
         let all = TenantLimits {
             per_second: Some(9.0),
             concurrent: NonZeroU32::new(4),
+            streams: NonZeroU32::new(256),
             ..limits(90, 2)
         };
         let third = TenantLimits {
             per_second: Some(3.0),
             concurrent: NonZeroU32::new(2),
+            streams: NonZeroU32::new(86),
             ..limits(30, 1)
         };
         assert_eq!(all.share_of(3), third);

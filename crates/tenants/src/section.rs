@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time
 use settings::{Range, Secret, Section as _, ValueKind};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::KeyDigest;
+use crate::{EngineField, KeyDigest};
 
 /// Requests per second.
 const RATE: ValueKind = ValueKind::Float(Range {
@@ -43,6 +43,10 @@ settings::section! {
         /// as soon as there are two tenants. `strict`: only workers that were shown to honour the
         /// salt get requests of tenants, and requests that carry none are refused.
         isolation: Isolation = "salted", live;
+        /// Which URLs of pictures, sound, video and files in bodies reach engines, which fetch them:
+        /// `any`, those with public addresses and names, or `data:` URLs only. `auto`: `public` as
+        /// soon as there are two tenants, else `any`. Others: 403.
+        media_urls: MediaUrls = "auto", live;
         /// File with the secret that the salts are derived with, the same for all replicas. Unset:
         /// they are derived from the tenants' names only.
         salt_secret_file: Option<PathBuf> = "~", restart;
@@ -95,6 +99,8 @@ settings::section! {
         /// Allow every tenant to override decisions with `x-warmroute-*` request headers. `false`:
         /// only the tenants with scope `overrides`, and a tenant that is the only one.
         overrides: bool = "false", live;
+        /// Maximum number of a tenant's replies that stream at the same time; beyond it: 429.
+        streams: NonZeroU32 = "256", live;
         /// Maximum number of a tenant's requests that wait for a worker; beyond it: 429.
         queued: NonZeroU32 = "64", live;
     }
@@ -126,6 +132,9 @@ settings::section! {
         scopes: Vec<Scope> = "[chat, embeddings, media, tokenize, route, models]", live;
         /// Models that its requests may name; a `*` at the end stands for any text. Empty: all.
         allowed_models: Vec<String> = "[]", live;
+        /// Fields for engines that its bodies may have although there are other tenants, beside those
+        /// of scope `overrides`; others: 403.
+        engine_fields: Vec<EngineField> = "[]", live;
         /// Requests per second, of which one second's worth may arrive at once; beyond it: 429.
         /// Unset: no limit.
         rate_limit_rps: Option<f64> = "~" in RATE, live;
@@ -182,6 +191,7 @@ impl TenantEntry {
             key_sha256: None,
             scopes: settings::default_value(Self::KEYS, "scopes"),
             allowed_models: Vec::new(),
+            engine_fields: Vec::new(),
             rate_limit_rps: None,
             max_concurrent: None,
             prompt_tokens_per_minute: None,
@@ -206,11 +216,32 @@ impl TenantsSection {
         self.isolation == Isolation::Strict
     }
 
+    /// Returns whether clients are several tenants: entries of two names, or the keys that services
+    /// validate, each of which is a tenant.
+    pub fn has_several(&self) -> bool {
+        if !self.lists_keys() {
+            return !self.key_validation.is_empty();
+        }
+        let mut names = self.entries().map(|entry| &*entry.name);
+        let first = names.next();
+        names.any(|name| Some(name) != first)
+    }
+
     /// Returns all entries: those of the configuration, then those of the file.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = &TenantEntry> + Clone {
         let (own, listed) = (self.api_keys.as_slice(), self.listed.entries());
         (0..own.len() + listed.len())
             .map(|at| own.get(at).unwrap_or_else(|| &listed[at - own.len()]))
+    }
+
+    /// Returns which URLs of media pass from a tenant, which is alone or has others beside it.
+    pub(crate) fn media_urls_of(&self, is_alone: bool) -> MediaUrlRule {
+        match self.media_urls {
+            MediaUrls::Auto if is_alone => MediaUrlRule::Any,
+            MediaUrls::Any => MediaUrlRule::Any,
+            MediaUrls::Auto | MediaUrls::Public => MediaUrlRule::Public,
+            MediaUrls::Data => MediaUrlRule::Data,
+        }
     }
 
     /// Replaces every key by its digest, so that the settings hold no key.
@@ -230,6 +261,32 @@ settings::words! {
         /// Tenants share the blocks of equal prompts.
         Shared = "shared",
     }
+}
+
+settings::words! {
+    /// Which URLs of media reach engines.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum MediaUrls {
+        /// All of an only tenant, public ones where there are others.
+        Auto = "auto",
+        /// All.
+        Any = "any",
+        /// Those with public addresses and names.
+        Public = "public",
+        /// Those that are the content itself.
+        Data = "data",
+    }
+}
+
+/// Which URLs of media pass from one tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaUrlRule {
+    /// All.
+    Any,
+    /// Those with public addresses and names, and those that are the content itself.
+    Public,
+    /// Those that are the content itself.
+    Data,
 }
 
 settings::words! {

@@ -23,10 +23,12 @@ pub(crate) struct TenantState {
     requests_left: Mutex<TokenBucket>,
     tokens_left: Mutex<TokenBudgets>,
     in_flight: AtomicU32,
+    streams: AtomicU32,
     requests: AtomicU64,
     errors: AtomicU64,
     rate_limited: AtomicU64,
     concurrency_limited: AtomicU64,
+    stream_limited: AtomicU64,
     token_limited: AtomicU64,
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
@@ -54,6 +56,16 @@ pub struct ReportedTokens {
     pub completion: u32,
 }
 
+/// A place among a tenant's replies that stream. Dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct StreamPlace(Arc<TenantState>);
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Relaxed);
+    }
+}
+
 /// What a tenant's requests have come to since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantCounts {
@@ -67,6 +79,8 @@ pub struct TenantCounts {
     pub rate_limited: u64,
     /// Requests above its number of concurrent ones.
     pub concurrency_limited: u64,
+    /// Requests above its number of replies that stream.
+    pub stream_limited: u64,
     /// Requests above its tokens per minute.
     pub token_limited: u64,
     /// Prompt tokens that workers reported.
@@ -80,7 +94,7 @@ pub struct TenantCounts {
 impl TenantCounts {
     /// Returns the requests above any limit.
     pub fn limited(&self) -> u64 {
-        self.rate_limited + self.concurrency_limited + self.token_limited
+        self.rate_limited + self.concurrency_limited + self.stream_limited + self.token_limited
     }
 }
 
@@ -110,6 +124,20 @@ impl TenantState {
                 Err(Refusal::RateLimited { per_second, wait })
             }
         }
+    }
+
+    /// Takes a place among the replies that stream.
+    pub(crate) fn begin_stream(
+        self: &Arc<Self>,
+        limits: &TenantLimits,
+    ) -> Result<StreamPlace, Refusal> {
+        let most = limits.streams.map_or(u32::MAX, NonZeroU32::get);
+        let next = |running: u32| (running < most).then(|| running + 1);
+        if self.streams.fetch_update(Relaxed, Relaxed, next).is_err() {
+            self.stream_limited.fetch_add(1, Relaxed);
+            return Err(Refusal::StreamsLimited { most });
+        }
+        Ok(StreamPlace(Arc::clone(self)))
     }
 
     /// Takes the tokens of a request, or says why they do not pass.
@@ -170,6 +198,7 @@ impl TenantState {
             errors: self.errors.load(Relaxed),
             rate_limited: self.rate_limited.load(Relaxed),
             concurrency_limited: self.concurrency_limited.load(Relaxed),
+            stream_limited: self.stream_limited.load(Relaxed),
             token_limited: self.token_limited.load(Relaxed),
             prompt_tokens: self.prompt_tokens.load(Relaxed),
             cached_tokens: self.cached_tokens.load(Relaxed),
@@ -186,6 +215,7 @@ impl std::iter::Sum for TenantCounts {
             errors: one.errors + other.errors,
             rate_limited: one.rate_limited + other.rate_limited,
             concurrency_limited: one.concurrency_limited + other.concurrency_limited,
+            stream_limited: one.stream_limited + other.stream_limited,
             token_limited: one.token_limited + other.token_limited,
             prompt_tokens: one.prompt_tokens + other.prompt_tokens,
             cached_tokens: one.cached_tokens + other.cached_tokens,

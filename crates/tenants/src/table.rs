@@ -108,7 +108,11 @@ impl KeyTable {
             Some(state) => Arc::clone(state),
             None => Arc::clone(states.entry(name.into()).or_default()),
         };
-        let mut default = || Arc::new(Tenant::unlimited(DEFAULT_TENANT, state(DEFAULT_TENANT)));
+        let media_urls = section.media_urls_of(true);
+        let mut default = || {
+            let state = state(DEFAULT_TENANT);
+            Arc::new(Tenant::unlimited(DEFAULT_TENANT, media_urls, state))
+        };
         let mut table = Self {
             open: None,
             by_digest: HashMap::with_hasher(FixedState::default()),

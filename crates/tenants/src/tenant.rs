@@ -5,17 +5,21 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use kv_blocks::Moment;
 
 use crate::{
-    AllowedModels, HeaderExposure, Isolation, ReportedTokens, RouterCount, SaltSecret, Scope,
-    TenantCounts, TenantEntry, TenantPlace, TenantsSection, TokenAmounts, TokensRefused,
-    limits::TenantLimits, salt::TenantSalt, section::expiry, state::TenantState,
+    AllowedModels, EngineField, HeaderExposure, Isolation, MediaUrlRule, ReportedTokens,
+    RouterCount, SaltSecret, Scope, TenantCounts, TenantEntry, TenantPlace, TenantsSection,
+    TokenAmounts, TokensRefused,
+    engine_fields::EngineFieldSet,
+    limits::TenantLimits,
+    salt::TenantSalt,
+    section::expiry,
+    state::{StreamPlace, TenantState},
 };
 
 /// The rules of a tenant, and its running state.
 #[derive(Debug)]
 pub struct Tenant {
     name: Arc<str>,
-    scopes: ScopeSet,
-    models: AllowedModels,
+    rights: TenantRights,
     limits: TenantLimits,
     /// How many routers share the limits.
     routers: RouterCount,
@@ -33,6 +37,15 @@ pub struct Tenant {
     state: Arc<TenantState>,
 }
 
+/// What the requests of a tenant may ask for.
+#[derive(Debug)]
+struct TenantRights {
+    scopes: ScopeSet,
+    models: AllowedModels,
+    fields: EngineFieldSet,
+    media_urls: MediaUrlRule,
+}
+
 /// What a tenant's rights depend on beside its entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TenantContext<'a> {
@@ -45,8 +58,12 @@ pub(crate) struct TenantContext<'a> {
     /// How its cached blocks are kept apart; of a tenant without others not at all.
     pub(crate) isolation: Isolation,
     pub(crate) secret: &'a SaltSecret,
+    /// Which URLs of media pass.
+    pub(crate) media_urls: MediaUrlRule,
     /// Most of its requests that wait for a worker.
     pub(crate) queued: NonZeroU32,
+    /// Most of its replies that stream at the same time.
+    pub(crate) streams: NonZeroU32,
     /// How many routers share the limits.
     pub(crate) routers: &'a RouterCount,
 }
@@ -73,7 +90,9 @@ impl<'a> TenantContext<'a> {
                 section.isolation
             },
             secret,
+            media_urls: section.media_urls_of(is_alone),
             queued: section.defaults.queued,
+            streams: section.defaults.streams,
             routers,
         }
     }
@@ -134,6 +153,11 @@ pub enum Refusal {
         /// The limit.
         most: u32,
     },
+    /// Too many replies that stream at the same time.
+    StreamsLimited {
+        /// The limit.
+        most: u32,
+    },
     /// Too many tokens per minute.
     TokensLimited(TokensRefused),
 }
@@ -169,13 +193,19 @@ impl Tenant {
             scopes.0 |= bit(Scope::Overrides);
         }
         let models = entry.allowed_models.iter().map(String::as_str);
+        let may_override = scopes.has(Scope::Overrides);
+        let fields = &entry.engine_fields;
         Self {
             name: entry.name.as_str().into(),
-            scopes,
-            // Both are checked with the configuration; what cannot be read allows nothing.
-            models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
+            rights: TenantRights {
+                scopes,
+                // Both are checked with the configuration; what cannot be read allows nothing.
+                models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
+                fields: EngineFieldSet::granted(fields, context.is_alone, may_override),
+                media_urls: context.media_urls,
+            },
             expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
-            limits: TenantLimits::of(entry),
+            limits: TenantLimits::of(entry, context.streams),
             routers: context.routers.clone(),
             queue: QueueShare {
                 weight: entry.weight,
@@ -195,12 +225,16 @@ impl Tenant {
         }
     }
 
-    /// Returns a tenant with this name that may do everything.
-    pub(crate) fn unlimited(name: &str, state: Arc<TenantState>) -> Self {
+    /// Returns a tenant with this name that may do everything; only URLs of media may be restricted.
+    pub(crate) fn unlimited(name: &str, media_urls: MediaUrlRule, state: Arc<TenantState>) -> Self {
         Self {
             name: name.into(),
-            scopes: ScopeSet::ALL,
-            models: AllowedModels::default(),
+            rights: TenantRights {
+                scopes: ScopeSet::ALL,
+                models: AllowedModels::default(),
+                fields: EngineFieldSet::granted(&[], true, true),
+                media_urls,
+            },
             limits: TenantLimits::default(),
             routers: RouterCount::default(),
             queue: QueueShare {
@@ -235,7 +269,17 @@ impl Tenant {
 
     /// Returns whether it may use a scope.
     pub fn has_scope(&self, scope: Scope) -> bool {
-        self.scopes.has(scope)
+        self.rights.scopes.has(scope)
+    }
+
+    /// Returns whether its bodies may have a field for engines.
+    pub fn may_send(&self, field: EngineField) -> bool {
+        self.rights.fields.has(field)
+    }
+
+    /// Returns which URLs of media in its bodies reach engines.
+    pub fn media_urls(&self) -> MediaUrlRule {
+        self.rights.media_urls
     }
 
     /// Returns whether no other tenant is configured.
@@ -266,7 +310,7 @@ impl Tenant {
 
     /// Returns the models that its requests may name.
     pub fn models(&self) -> &AllowedModels {
-        &self.models
+        &self.rights.models
     }
 
     /// Returns what it gets while its requests wait for a worker.
@@ -320,6 +364,7 @@ impl Tenant {
         TenantPermit {
             tenant: Arc::clone(self),
             reserved: TokenAmounts::default(),
+            stream: None,
             _place: place,
         }
     }
@@ -350,6 +395,8 @@ pub struct TenantPermit {
     tenant: Arc<Tenant>,
     /// Tokens that count as used until the end.
     reserved: TokenAmounts,
+    /// Of a request for a stream.
+    stream: Option<StreamPlace>,
     _place: TenantPlace,
 }
 
@@ -362,6 +409,20 @@ impl TenantPermit {
     /// Counts that the request ended in an error.
     pub fn count_error(&self) {
         self.tenant.state.count_error();
+    }
+
+    /// Takes a place among the streams of the tenant to the end of the request, which may have one
+    /// already.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, which is counted.
+    pub fn begin_stream(&mut self) -> Result<(), Refusal> {
+        if self.stream.is_none() {
+            let limits = self.tenant.own_limits();
+            self.stream = Some(self.tenant.state.begin_stream(&limits)?);
+        }
+        Ok(())
     }
 
     /// Returns the tokens that are reserved for the request.

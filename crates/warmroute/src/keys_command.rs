@@ -55,6 +55,10 @@ struct NewArgs {
     /// A model that it may name, or the beginning of names and a `*`. May be repeated.
     #[arg(long = "model", value_name = "MODEL")]
     models: Vec<String>,
+    /// A field for engines that it may send although there are other tenants, such as `priority`. May
+    /// be repeated.
+    #[arg(long = "engine-field", value_name = "FIELD")]
+    engine_fields: Vec<String>,
     /// Requests per second.
     #[arg(long)]
     rate_limit_rps: Option<f64>,
@@ -179,6 +183,10 @@ fn entry(args: &NewArgs, digest: &str, like: Option<&str>) -> Value {
         (
             "allowed_models",
             (!args.models.is_empty()).then(|| json!(args.models)),
+        ),
+        (
+            "engine_fields",
+            (!args.engine_fields.is_empty()).then(|| json!(args.engine_fields)),
         ),
         (
             "rate_limit_rps",

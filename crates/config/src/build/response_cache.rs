@@ -5,7 +5,7 @@ use settings::{CheckedValue, Setting};
 use super::{problem_at, redis};
 use crate::{
     problem::ProblemDraft,
-    sections::{CacheBackend, CacheRedis, L1Kind, RedisSection, ResponseCacheSection},
+    sections::{CacheBackend, CacheRedis, L1Kind, RedisSection, ResponseCacheSection, Settings},
 };
 
 /// Checks the section. An enabled cache that lacks a setting of its backend is a problem; a
@@ -23,6 +23,25 @@ pub(super) fn check(
     if cache.enabled {
         a_model_says_what_means_the_same(section.key("semantic"), problems);
     }
+}
+
+/// Returns the problem of replies to several tenants in a store where others may forge one.
+pub(super) fn forgery(settings: &Settings) -> Option<ProblemDraft> {
+    let cache = &settings.response_cache;
+    let is_accepted = cache.insecure || !settings.tenants.has_several();
+    (cache.is_open_to_forgery() && !is_accepted).then(|| {
+        let message = format!(
+            "missing, `response_cache.backend` is {}, and there are several tenants: whoever can write to the store could \
+             make up a reply to any of them",
+            cache.backend.as_str()
+        );
+        ProblemDraft::new("response_cache.mac_key", message)
+            .expected(
+                "one long random text, the same on all routers (`openssl rand -base64 32` prints one), or \
+                 `response_cache.insecure: true`",
+            )
+            .in_context()
+    })
 }
 
 /// Returns the server of a cache in Redis; a missing one is a problem if the cache is enabled.

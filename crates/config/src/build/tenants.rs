@@ -13,9 +13,10 @@ const MAX_NAME: usize = 128;
 /// The label of tenants without one of their own in metrics.
 const RESERVED_NAME: &str = "other";
 /// What the entries of one tenant, each with a key of its own, have in common.
-const OF_TENANT: [&str; 8] = [
+const OF_TENANT: [&str; 9] = [
     "scopes",
     "allowed_models",
+    "engine_fields",
     "rate_limit_rps",
     "max_concurrent",
     "prompt_tokens_per_minute",

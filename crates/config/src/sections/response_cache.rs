@@ -37,6 +37,9 @@ settings::section! {
         /// Key that authenticates cached replies; equal for all routers that share a store. Unset:
         /// altered replies are detected, forged ones are not.
         mac_key: Option<Secret> = "~", live;
+        /// Allow a store that routers share without `mac_key` where there are several tenants:
+        /// whoever can write to it can make up a reply to any of them.
+        insecure: bool = "false", live;
         /// Redis or Valkey server that the stores share.
         redis: CacheRedis, restart;
         /// First tier of `backend: tiered`.
@@ -84,6 +87,13 @@ impl ResponseCacheSection {
     /// Returns the settings of similarity lookups; `None`: they are off.
     pub fn similarity(&self) -> Option<&SemanticCache> {
         (self.enabled && self.semantic.enabled).then_some(&self.semantic)
+    }
+
+    /// Returns whether replies are in a store where others than this router may write, and nothing
+    /// shows that one is forged. An empty key proves nothing.
+    pub fn is_open_to_forgery(&self) -> bool {
+        let key = self.mac_key.as_ref().map(Secret::expose);
+        self.enabled && self.backend != CacheBackend::Memory && key.is_none_or(str::is_empty)
     }
 
     /// Returns whether the backend is in Redis, at least in part.

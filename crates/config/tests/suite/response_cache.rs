@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ::tenants::{ListedKeys, TenantEntry};
 use config::{
     AbsentTemperature, CacheBackend, ConfigChanges, L1Kind, ResponseCacheSection, Secret,
 };
@@ -86,6 +87,77 @@ fn a_cache_in_redis_has_a_server_a_key_prefix_and_a_fallback() {
     );
     let off = cache("backend: redis, redis: {url: \"redis://r\"}");
     assert!(off.redis.server.is_some(), "it may be switched on later");
+}
+
+/// Settings of a cache in each store that routers share.
+const SHARED: [&str; 3] = [
+    "backend: redis, redis: {url: \"redis://r\"}",
+    "backend: tiered, l2: {endpoint: \"http://s3:9000\", bucket: replies}",
+    "backend: tiered, l1: {type: redis}, redis: {url: \"redis://r\"}, l2: {endpoint: \"http://s3:9000\", bucket: replies}",
+];
+
+#[test]
+#[contract("S46")]
+fn a_shared_store_without_a_mac_key_is_a_problem_where_there_are_several_tenants() {
+    let two = "api_keys: [{name: a, key: k1}, {name: b, key: k2}]\n";
+    let services = "tenants: {key_validation: [{url: \"https://auth/validate\"}]}\n";
+    for store in SHARED {
+        let with = |more: &str, tenants: &str| {
+            format!("response_cache: {{{store}{more}}}\n{tenants}")
+        };
+        for tenants in [two, services] {
+            let found = problem(&with(", enabled: true", tenants));
+            assert_eq!(found.path, "response_cache.mac_key");
+            assert_eq!(found.line, Some(1));
+            let expected = found.expected.unwrap_or_default();
+            assert!(expected.contains("openssl rand"), "{expected}");
+            for more in [
+                ", enabled: true, mac_key: secret",
+                ", enabled: true, insecure: true",
+                // The tenants' replies are nowhere.
+                ", enabled: false",
+            ] {
+                settings(&with(more, tenants));
+            }
+        }
+        // Two keys of one tenant; and the configurations of other routers, which have no such key.
+        for tenants in [
+            "api_keys: [{name: a, key: k1}, {name: a, key: k2}]\n",
+            "",
+        ] {
+            settings(&with(", enabled: true", tenants));
+        }
+    }
+    settings(&format!("response_cache: {{enabled: true}}\n{two}"));
+}
+
+#[test]
+#[contract("S46")]
+fn tenants_of_the_file_of_keys_count_for_a_shared_store_too() {
+    let text = |more: &str| {
+        format!(
+            "response_cache: {{enabled: true, {}{more}}}\ntenants: {{keys_file: keys.jsonl, api_keys: [{{name: a, key: k}}]}}\n",
+            SHARED[0]
+        )
+    };
+    let listing = |more: &str, names: &[&str]| {
+        let mut settings = settings(&text(more));
+        let entries = names.iter().map(|name| TenantEntry::named(*name));
+        settings.tenants.listed = ListedKeys::new(entries.collect());
+        config::check_listed_tenants(&settings, "file.yaml")
+    };
+    for (more, names, is_good) in [
+        ("", &["a"][..], true),
+        ("", &[], true),
+        ("", &["b"], false),
+        (", mac_key: secret", &["b"], true),
+        (", insecure: true", &["b"], true),
+    ] {
+        let checked = listing(more, names);
+        assert_eq!(checked.is_ok(), is_good, "{more} {names:?}");
+        let problems = checked.err().unwrap_or_default();
+        assert!(problems.iter().all(|it| it.path == "response_cache.mac_key"));
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Section `tenants`.
 
-use ::tenants::Scope;
+use ::tenants::{EngineField, Scope};
 use config::{ConfigChanges, Settings};
 use contract_id::contract;
 
@@ -18,7 +18,7 @@ fn settings(text: &str) -> Settings {
 fn an_entry_has_all_documented_keys_and_its_secrets_are_never_shown() {
     let text = format!(
         "api_keys:\n- name: team a\n  key: sk-secret\n  scopes: [chat, overrides]\n  allowed_models: [m, 'llama-*']\n  \
-         rate_limit_rps: 2.5\n  max_concurrent: 4\n  expires_at: 2030-01-31T00:00:00Z\n  enabled: false\n  metadata: \
+         engine_fields: [priority, chat_template]\n  rate_limit_rps: 2.5\n  max_concurrent: 4\n  expires_at: 2030-01-31T00:00:00Z\n  enabled: false\n  metadata: \
          {{owner: x}}\n- {{name: b, key_sha256: {ABC}}}\n"
     );
     let settings = settings(&text);
@@ -27,6 +27,8 @@ fn an_entry_has_all_documented_keys_and_its_secrets_are_never_shown() {
     };
     assert_eq!(a.scopes, [Scope::Chat, Scope::Overrides]);
     assert_eq!(a.allowed_models, ["m", "llama-*"]);
+    let fields = [EngineField::Priority, EngineField::ChatTemplate];
+    assert_eq!(a.engine_fields, fields);
     assert_eq!(a.rate_limit_rps, Some(2.5));
     assert_eq!(a.max_concurrent.map(|most| most.get()), Some(4));
     assert!(!a.enabled && a.metadata["owner"] == "x");
@@ -85,6 +87,7 @@ fn entries_of_one_name_are_keys_of_one_tenant_and_agree() {
         (", max_concurrent: 2, rate_limit_rps: 1", "rate_limit_rps"),
         (", max_concurrent: 2, scopes: [chat]", "scopes"),
         (", max_concurrent: 2, allowed_models: [m]", "allowed_models"),
+        (", max_concurrent: 2, engine_fields: [rid]", "engine_fields"),
     ] {
         let problem = problem(&of(more));
         assert_eq!(problem.path, format!("tenants.api_keys[1].{key}"));
@@ -93,6 +96,18 @@ fn entries_of_one_name_are_keys_of_one_tenant_and_agree() {
             "{}",
             problem.message
         );
+    }
+}
+
+#[test]
+#[contract("S43")]
+fn an_unknown_field_for_engines_is_a_problem_that_lists_the_known_ones() {
+    let found = problem("api_keys: [{name: a, key: k, engine_fields: [rid, lora_path]}]\n");
+    let shown = found.to_string();
+    let list = "tenants.api_keys[0].engine_fields";
+    assert!(shown.contains(list), "{shown}");
+    for field in EngineField::ALL {
+        assert!(shown.contains(field.as_str()), "{field:?}: {shown}");
     }
 }
 

@@ -4,37 +4,13 @@ use std::borrow::Cow;
 
 use super::{
     Dialect, Fidelity, KvFields, MediaPlaceholder, PromptPart, Rendering, RequestView,
-    SessionFields, ViewError, key::Key, media, sampling::SamplingFields,
+    SessionFields, TransferFields, ViewError, key::Key, media, sampling::SamplingFields,
 };
 use crate::{
     BodyCounts, ChatMessages, Turn,
     json::{self, RawJson},
     prompts,
 };
-
-/// These fields name hosts and blocks of other engines: a client's values could reach the caches of
-/// others.
-const TRANSFER_FIELDS: [Key; 9] = [
-    Key::KvTransferParams,
-    Key::EcTransferParams,
-    Key::BootstrapHost,
-    Key::BootstrapPort,
-    Key::BootstrapRoom,
-    Key::BootstrapPair,
-    Key::DisaggregatedParams,
-    Key::KvRouterHint,
-    Key::EncoderUrls,
-];
-
-/// The same in vLLM's further arguments of a request, whose members its KV connectors read, and
-/// their names in errors.
-const TRANSFER_ARGUMENTS: [(&str, &str); 5] = [
-    ("kv_transfer_params", "vllm_xargs.kv_transfer_params"),
-    ("ec_transfer_params", "vllm_xargs.ec_transfer_params"),
-    ("bootstrap_host", "vllm_xargs.bootstrap_host"),
-    ("bootstrap_port", "vllm_xargs.bootstrap_port"),
-    ("bootstrap_room", "vllm_xargs.bootstrap_room"),
-];
 
 /// Inputs beside the tokens: the engine puts their content into the hashes of its blocks.
 const MEDIA: [Key; 4] = [
@@ -199,24 +175,21 @@ impl<'a> BodyFields<'a> {
             || starts_in_prompt
             || sampling.prompt_logprobs;
         KvFields {
-            transfer_field: TRANSFER_FIELDS
-                .into_iter()
-                .find(|key| self.get(*key).is_some())
-                .map(Key::name)
-                .or(sampling.transfer_field)
-                .or_else(|| self.transfer_argument()),
+            transfer_fields: TransferFields::in_body(|key| self.get(key).is_some())
+                .and(sampling.transfer_fields)
+                .and(self.transfer_arguments()),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
         }
     }
 
-    /// Returns the first member of `vllm_xargs` that controls KV transfer, by its path in the body.
-    fn transfer_argument(&self) -> Option<&'static str> {
-        let members: Vec<_> = self.get(Key::VllmXargs)?.members()?.collect();
+    /// Returns the members of `vllm_xargs` that control KV transfer.
+    fn transfer_arguments(&self) -> TransferFields {
+        let arguments = self.get(Key::VllmXargs).and_then(RawJson::members);
+        let Some(members) = arguments.map(Iterator::collect::<Vec<_>>) else {
+            return TransferFields::default();
+        };
         let has = |name: &str| members.iter().any(|(key, it)| key == name && !it.is_null());
-        TRANSFER_ARGUMENTS
-            .iter()
-            .find(|(name, _)| has(name))
-            .map(|(_, path)| *path)
+        TransferFields::in_arguments(has)
     }
 
     fn flag(&self, key: Key) -> Option<bool> {

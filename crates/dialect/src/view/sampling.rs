@@ -1,18 +1,7 @@
 //! Sampling parameters that stand in an object of their own, or in a list of such objects.
 
+use super::TransferFields;
 use crate::{body_counts, json::RawJson};
-
-/// Where vLLM's sampling parameters carry fields of KV transfer, and their names in errors.
-const TRANSFER_FIELDS: [(&str, &str); 2] = [
-    (
-        "kv_transfer_params",
-        "sampling_params.extra_args.kv_transfer_params",
-    ),
-    (
-        "ec_transfer_params",
-        "sampling_params.extra_args.ec_transfer_params",
-    ),
-];
 
 /// The sampling parameters that routing reads.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,8 +13,8 @@ pub(super) struct SamplingFields<'a> {
     /// Whether the logprobs of the prompt are wanted.
     pub(super) prompt_logprobs: bool,
     pub(super) truncate_prompt_tokens: Option<i64>,
-    /// A field of KV transfer, by its path in the body.
-    pub(super) transfer_field: Option<&'static str>,
+    /// The fields of KV transfer.
+    pub(super) transfer_fields: TransferFields,
 }
 
 impl<'a> SamplingFields<'a> {
@@ -53,10 +42,9 @@ impl<'a> SamplingFields<'a> {
             "truncate_prompt_tokens" => self.truncate_prompt_tokens = value.integer(),
             "extra_args" => {
                 let names: Vec<_> = value.members().into_iter().flatten().collect();
-                let found = TRANSFER_FIELDS
-                    .iter()
-                    .find(|(name, _)| names.iter().any(|(key, it)| key == name && !it.is_null()));
-                self.transfer_field = self.transfer_field.or(found.map(|(_, path)| *path));
+                let has = |name: &str| names.iter().any(|(key, it)| key == name && !it.is_null());
+                let found = TransferFields::in_sampling(has);
+                self.transfer_fields = self.transfer_fields.and(found);
             }
             key if key == longest => {
                 let tokens = value

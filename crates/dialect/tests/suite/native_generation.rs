@@ -344,14 +344,23 @@ fn fields_that_name_other_engines_are_found_wherever_an_engine_reads_them() {
         ),
     ] {
         let body = format!("{{{fields}}}");
-        assert_eq!(
-            read(dialect, &body).kv.transfer_field,
-            Some(field),
-            "{fields}"
-        );
+        let found: Vec<_> = read(dialect, &body).kv.transfer_fields.paths().collect();
+        assert_eq!(found, [field], "{fields}");
     }
+    let several = r#"{"encoder_urls":[],"kv_transfer_params":{},"bootstrap_host":null,
+        "sampling_params":{"extra_args":{"ec_transfer_params":1}},"vllm_xargs":{"bootstrap_room":3}}"#;
+    let view = read(Dialect::TokenIds, several);
+    let found: Vec<_> = view.kv.transfer_fields.paths().collect();
+    let expected = [
+        "kv_transfer_params",
+        "encoder_urls",
+        "sampling_params.extra_args.ec_transfer_params",
+        "vllm_xargs.bootstrap_room",
+    ];
+    assert_eq!(found, expected, "none hides another");
     let harmless = r#"{"sampling_params":{"extra_args":{"kv_transfer_params":null,"x":1}}}"#;
-    assert_eq!(read(Dialect::TokenIds, harmless).kv.transfer_field, None);
+    let view = read(Dialect::TokenIds, harmless);
+    assert_eq!(view.kv.transfer_fields.paths().next(), None);
 }
 
 #[test]

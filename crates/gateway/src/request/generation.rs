@@ -97,6 +97,9 @@ impl GenerationStages {
             view.model = only.to_string().into();
         }
         self.check(&translated, &view)?;
+        if view.stream {
+            guard.begin_stream()?;
+        }
         // A tenant in debt costs no tokenization.
         guard.reserve_tokens(TokenAmounts::default())?;
         let choice = self.choose_model(&mut translated, &view).await?;
@@ -139,7 +142,7 @@ impl GenerationStages {
 
     /// Checks the fields that the router limits.
     fn check(&self, translated: &TranslatedCall, view: &RequestView<'_>) -> Result<(), ApiError> {
-        prefill::check_transfer_fields(view)?;
+        prefill::check_transfer_fields(view, translated.call.tenant.as_deref())?;
         check_counts(&self.server, translated.client, view)
     }
 

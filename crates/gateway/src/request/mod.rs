@@ -34,6 +34,7 @@ pub(crate) mod hooks;
 mod input_tokens;
 mod key_check;
 mod lmcache;
+mod media_urls;
 pub(crate) mod origin;
 mod overrides;
 mod path_id;

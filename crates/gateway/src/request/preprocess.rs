@@ -12,6 +12,7 @@ use tenants::Tenant;
 use super::{
     accept::AcceptedRequest,
     hooks::{HookedRoute, Hooks},
+    media_urls,
     receipt::RoutingNotes,
     rights, salt,
 };
@@ -52,6 +53,7 @@ impl Preprocessor {
         if let Some(tenant) = &call.tenant {
             let only_model = || self.fleet.only_model();
             rights::check_body(tenant, route, call.body.bytes(), only_model)?;
+            media_urls::check(tenant, call.body.bytes())?;
         }
         // A token count or a reservation produces no reply that a hook could be about.
         let generates = !matches!(

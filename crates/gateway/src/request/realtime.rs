@@ -30,6 +30,9 @@ pub(super) async fn realtime(
     if call.upgrade.is_none() {
         return upgrade_required(guard);
     }
+    if let Err(error) = guard.begin_stream() {
+        return refused(guard, &error);
+    }
     let stages = &gateway.generation;
     let deadline = call.received + stages.request_timeout();
     let mut wait = WaitRecord::new(0, deadline).of_tenant(call.tenant.as_ref());

@@ -169,6 +169,14 @@ impl RequestGuard {
         tenant_name(self.tenant.as_ref().map(|permit| &**permit.tenant()))
     }
 
+    /// Takes a place among the streams of its tenant to the end of the request, which may have one
+    /// already.
+    pub(crate) fn begin_stream(&mut self) -> Result<(), ApiError> {
+        let tenant = self.tenant.as_mut();
+        let begun = tenant.map_or(Ok(()), TenantPermit::begin_stream);
+        begun.map_err(|refusal| errors::refused_by_tenant(&refusal))
+    }
+
     /// Returns whether the request's tenant has a limit of tokens per minute.
     pub(crate) fn limits_tokens(&self) -> bool {
         let tenant = self.tenant.as_ref().map(TenantPermit::tenant);

@@ -28,8 +28,14 @@ pub(super) async fn stored_response(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
     rest: String,
-    guard: Box<RequestGuard>,
+    mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
+    if call.method == Method::GET
+        && asks_stream(call.target.query().unwrap_or_default())
+        && let Err(error) = guard.begin_stream()
+    {
+        return refused(guard, &error);
+    }
     let (model, worker) = match target(gateway, &call, &rest) {
         Ok(target) => target,
         Err(error) => return refused(guard, &error),
@@ -42,6 +48,17 @@ pub(super) async fn stored_response(
     };
     let stages = &gateway.generation;
     stages.forward_by(call, model, rules, guard).await
+}
+
+/// Returns whether a query asks for the response as a stream. A word that engines may take for yes
+/// is one.
+fn asks_stream(query: &str) -> bool {
+    query.split('&').any(|parameter| {
+        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let is_no = ["false", "0", "no", "off", "f", "n"];
+        percent_decoded(key).as_deref() == Some("stream")
+            && !is_no.iter().any(|no| value.eq_ignore_ascii_case(no))
+    })
 }
 
 /// Finds the worker of the response, and a model by which it can be sent a request.
@@ -141,6 +158,24 @@ mod tests {
 
     fn id(method: &Method, rest: &str) -> Result<String, ErrorCode> {
         id_in_path(method, rest).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn a_query_asks_for_a_stream_unless_it_says_that_it_does_not() {
+        for (query, expected) in [
+            ("", false),
+            ("include=x", false),
+            ("stream=false", false),
+            ("stream=False&starting_after=1", false),
+            ("stream=0", false),
+            ("stream=true", true),
+            ("starting_after=1&stream=1", true),
+            ("str%65am=true", true),
+            ("stream=tru%65", true),
+            ("stream=false&stream=true", true),
+        ] {
+            assert_eq!(asks_stream(query), expected, "{query}");
+        }
     }
 
     #[test]

@@ -95,6 +95,13 @@ impl<'a> Eligibility<'a> {
         }
     }
 
+    /// Returns whether the request is known to ask for a stream: its body is read only where that is
+    /// needed.
+    pub fn asks_stream(&self) -> bool {
+        let body = self.body.as_ref();
+        body.is_some_and(|body| body.form != RequestedForm::Whole)
+    }
+
     /// Returns the key of equal requests; `None` for a request that is sent on its own.
     pub fn coalescing_key(
         &self,

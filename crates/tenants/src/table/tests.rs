@@ -223,6 +223,65 @@ fn each_tenant_has_places_of_its_own_which_end_with_their_requests() {
 
 #[test]
 #[contract("V31")]
+fn each_tenant_has_streams_of_its_own_which_end_with_their_requests() {
+    let mut both = section(vec![entry("a", "a"), entry("b", "b")]);
+    both.defaults.streams = std::num::NonZeroU32::MIN;
+    let tenants = Tenants::new(&both, TenantSecrets::default());
+    let permit = |key: &str| admit(&tenants, key).expect("requests are not limited");
+    let (mut first, mut second) = (permit("a"), permit("a"));
+    assert_eq!(first.begin_stream(), Ok(()));
+    assert_eq!(first.begin_stream(), Ok(()), "it has its place already");
+    let refused = second.begin_stream();
+    assert_eq!(refused, Err(Refusal::StreamsLimited { most: 1 }));
+    assert_eq!(permit("b").begin_stream(), Ok(()), "another tenant's");
+    // A reload changes the limit and keeps the places.
+    both.defaults.streams = std::num::NonZeroU32::new(2).expect("it is not 0");
+    tenants.reconfigure(&both);
+    let mut third = permit("a");
+    assert_eq!(third.begin_stream(), Ok(()));
+    assert_eq!(
+        permit("a").begin_stream(),
+        Err(Refusal::StreamsLimited { most: 2 })
+    );
+    drop((first, third));
+    let mut next = [permit("a"), permit("a")];
+    assert!(next.iter_mut().all(|permit| permit.begin_stream().is_ok()));
+    let counts = tenant(&tenants, "a").counts();
+    assert_eq!((counts.stream_limited, counts.limited()), (2, 2));
+}
+
+#[test]
+#[contract("V31", "V33")]
+fn one_key_and_open_access_have_no_limit_of_streams() {
+    let mut none = section(Vec::new());
+    none.defaults.streams = std::num::NonZeroU32::MIN;
+    for secrets in [TenantSecrets::default(), TenantSecrets::of_key("k")] {
+        let tenants = Tenants::new(&none, secrets);
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            let mut permit = admit(&tenants, "k").expect("requests are not limited");
+            assert_eq!(permit.begin_stream(), Ok(()));
+            held.push(permit);
+        }
+        assert_eq!(tenant(&tenants, "k").counts().in_flight, 3);
+    }
+}
+
+#[test]
+#[contract("F93")]
+fn routers_divide_the_streams_of_a_tenant() {
+    let mut one = section(vec![entry("a", "a")]);
+    one.defaults.streams = std::num::NonZeroU32::new(3).expect("it is not 0");
+    let tenants = Tenants::new(&one, TenantSecrets::default());
+    tenants.routers().set(2);
+    let mut permits: Vec<_> = (0..3).filter_map(|_| admit(&tenants, "a").ok()).collect();
+    let begun: Vec<_> = permits.iter_mut().map(TenantPermit::begin_stream).collect();
+    let refused = Err(Refusal::StreamsLimited { most: 2 });
+    assert_eq!(begun, [Ok(()), Ok(()), refused]);
+}
+
+#[test]
+#[contract("V31")]
 fn each_tenant_has_a_bucket_of_its_own_and_a_request_without_a_place_takes_no_token() {
     let mut limited = [entry("a", "a"), entry("b", "b")];
     for entry in &mut limited {

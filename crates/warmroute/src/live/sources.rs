@@ -109,19 +109,27 @@ impl SourceTexts {
             None => ListedKeys::default(),
         };
         // An unchanged file leaves what is known, so that copies stay one list.
-        if listed != self.keys {
-            self.keys = listed;
-        }
-        tenants.listed = self.keys.clone();
+        tenants.listed = if listed == self.keys {
+            self.keys.clone()
+        } else {
+            listed
+        };
+        config::check_listed_tenants(&settings, &self.name())?;
+        self.keys = settings.tenants.listed.clone();
         Ok(settings)
+    }
+
+    /// Returns the name of the file in problems.
+    fn name(&self) -> String {
+        self.path.as_ref().map_or_else(
+            || "configuration".to_owned(),
+            |path| path.display().to_string(),
+        )
     }
 
     /// Returns the settings that the sources make together.
     pub(crate) fn settings(&self) -> Result<Settings, Vec<Problem>> {
-        let name = self.path.as_ref().map_or_else(
-            || "configuration".to_owned(),
-            |path| path.display().to_string(),
-        );
+        let name = self.name();
         let mut settings = settings::check(&SettingsInput {
             name: &name,
             text: self.text(),

@@ -148,6 +148,67 @@ fn a_tenant_has_as_many_running_requests_as_it_may_until_their_replies_end() {
 
 #[test]
 #[contract("V31")]
+fn a_tenant_has_as_many_streams_as_it_may_until_they_end() {
+    let shared = SharedRouter::start(
+        "tenants:\n  defaults: {streams: 1}\n  api_keys:\n  - {name: a, key: sk-a}\n  - {name: b, key: sk-b}\n",
+    );
+    let hold = || {
+        let gate = PieceGate::new();
+        shared.engine.once(gated(&gate));
+        gate.open();
+        let (client, head) = shared.streaming("sk-a");
+        assert_eq!(head.status, 200);
+        (gate, client, head)
+    };
+    let mut streamed = chat("m");
+    streamed["stream"] = json!(true);
+    let mut message = streamed.clone();
+    message["max_tokens"] = json!(5);
+    let response = json!({"model": "m", "input": "hi", "stream": true});
+    // A cached and a shared reply would be a stream too.
+    let mut repeatable = streamed.clone();
+    repeatable["temperature"] = json!(0);
+
+    let (gate, mut client, head) = hold();
+    for (path, body) in [
+        (CHAT, &streamed),
+        (CHAT, &repeatable),
+        ("/v1/messages", &message),
+        ("/v1/responses", &response),
+    ] {
+        let full = shared.post("sk-a", path, body);
+        assert_eq!(full.status, 429, "{path}: {}", full.text());
+        assert_eq!(full.header("retry-after"), Some("1"), "{path}");
+    }
+    let full = shared.post("sk-a", CHAT, &streamed);
+    refused(&full, 429, "tenant_streams_full");
+    let mut socket = RawClient::connect(&shared.router.data());
+    socket.send("GET", "/v1/realtime?model=m", &UPGRADE, b"");
+    refused(&socket.reply(), 429, "tenant_streams_full");
+    assert_eq!(shared.engine.requests(), 1, "no engine was asked");
+    // Neither another reply of the tenant nor another tenant is held up.
+    assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+    let open = PieceGate::new();
+    (0..2).for_each(|_| open.open());
+    shared.engine.once(gated(&open));
+    assert_eq!(shared.post("sk-b", CHAT, &streamed).status, 200);
+    let page = RawClient::get(&shared.router.admin(), "/metrics").text();
+    let line = "warmroute_tenant_limited_total{tenant=\"a\",limit=\"streams\"} 6";
+    assert!(page.lines().any(|there| there == line), "{page}");
+    gate.open();
+    client.body(head);
+    shared.wait_for_place("a");
+
+    // A client that goes away frees its place too.
+    drop(hold());
+    shared.wait_for_place("a");
+    let (gate, mut client, head) = hold();
+    gate.open();
+    client.body(head);
+}
+
+#[test]
+#[contract("V31")]
 fn a_tenant_above_its_rate_is_told_when_to_try_again_and_no_other_notices() {
     let shared = SharedRouter::start(
         "api_keys:\n- {name: a, key: sk-a, rate_limit_rps: 0.01}\n- {name: b, key: sk-b, rate_limit_rps: 1000}\n",
@@ -612,12 +673,145 @@ fn keys(args: &[&str]) -> String {
 }
 
 #[test]
+#[contract("S43")]
+fn fields_that_control_engines_reach_them_from_an_only_tenant_or_one_with_the_permission() {
+    let list = "engine_fields: [chat_template, kv_transfer_params]";
+    let shared = SharedRouter::start(&format!(
+        "api_keys:\n- {{name: a, key: sk-a, {list}}}\n- {{name: b, key: sk-b, scopes: [chat, overrides]}}\n"
+    ));
+    let with = |field: &str| {
+        let mut body = chat("m");
+        body[field] = json!("x");
+        body
+    };
+    for (key, field, may_send) in [
+        ("sk-a", "chat_template", true),
+        ("sk-b", "chat_template", false),
+        ("sk-a", "kv_transfer_params", true),
+        ("sk-b", "kv_transfer_params", false),
+        ("sk-a", "priority", false),
+        ("sk-b", "request_id", true),
+        ("sk-a", "mm_processor_kwargs", false),
+    ] {
+        let reply = shared.post(key, CHAT, &with(field));
+        if may_send {
+            assert_eq!(reply.status, 200, "{key} {field}: {}", reply.text());
+            let sent = shared.engine.next_request();
+            let sent = String::from_utf8_lossy(&sent.body).into_owned();
+            assert!(sent.contains(field), "{key} {field}: {sent}");
+        } else {
+            refused(&reply, 403, "field_not_allowed");
+            assert_eq!(reply.json()["error"]["param"], field, "{key}");
+        }
+    }
+    // A tenant that is alone may send them, but for those of KV transfer.
+    let alone = SharedRouter::start("api_keys: [{name: a, key: sk-a}]\n");
+    assert_eq!(alone.post("sk-a", CHAT, &with("chat_template")).status, 200);
+    let denied = alone.post("sk-a", CHAT, &with("kv_transfer_params"));
+    refused(&denied, 403, "field_not_allowed");
+}
+
+#[test]
+#[contract("S43")]
+fn media_urls_that_are_not_public_reach_no_engine_where_there_are_two_tenants() {
+    let two = "api_keys:\n- {name: a, key: sk-a}\n- {name: b, key: sk-b}\n";
+    let shared = SharedRouter::start(two);
+    let internal = "http://169.254.169.254/latest/meta-data";
+    let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+    let asking = |part: Value| {
+        let message = json!({"role": "user", "content": [part]});
+        json!({"model": "m", "max_tokens": 5, "messages": [message]})
+    };
+    let source = json!({"type": "image", "source": {"type": "url", "url": internal}});
+    let input = json!({"role": "user", "content": [{"type": "input_image", "image_url": internal}]});
+    for (path, body, field) in [
+        (CHAT, asking(image(internal)), "image_url"),
+        ("/v1/messages", asking(source), "source"),
+        (
+            "/v1/responses",
+            json!({"model": "m", "input": [input]}),
+            "image_url",
+        ),
+        (
+            "/generate",
+            json!({"model": "m", "text": "hi", "image_data": [internal]}),
+            "image_data",
+        ),
+    ] {
+        let denied = shared.post("sk-a", path, &body);
+        assert_eq!(denied.status, 403, "{path}: {}", denied.text());
+        assert!(denied.text().contains(field), "{path}: {}", denied.text());
+    }
+    let denied = shared.post("sk-a", CHAT, &asking(image(internal)));
+    refused(&denied, 403, "field_not_allowed");
+    assert_eq!(shared.engine.requests(), 0, "no engine was asked");
+    let status = |url: &str| shared.post("sk-a", CHAT, &asking(image(url))).status;
+    let (public, data) = ("https://example.com/a.png", "data:image/png;base64,AA==");
+    assert_eq!((status(public), status(data)), (200, 200));
+
+    let reload = |yaml: &str| {
+        shared.router.configure(yaml);
+        let reload = RawClient::post(&shared.router.admin(), "/admin/reload", b"{}");
+        assert_eq!(reload.status, 200, "{}", reload.text());
+    };
+    let keys = "[{name: a, key: sk-a}, {name: b, key: sk-b}]";
+    reload(&format!(
+        "tenants: {{media_urls: data, api_keys: {keys}}}\n"
+    ));
+    assert_eq!((status(public), status(data)), (403, 200));
+    reload(&format!("tenants: {{media_urls: any, api_keys: {keys}}}\n"));
+    assert_eq!(status(internal), 200);
+    reload("api_keys: [{name: a, key: sk-a}]\n");
+    assert_eq!(status(internal), 200, "it is the only tenant");
+}
+
+#[test]
+#[contract("S46")]
+fn a_second_tenant_is_refused_while_replies_are_kept_where_others_can_forge_them() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("keys.jsonl");
+    let file = path.to_str().expect("its name is text");
+    let listed = keys(&["new", "--file", file, "--name", "b"]);
+    let one = "{name: a, key: sk-a}";
+    // Nothing listens there: the fallback in memory serves.
+    let with = |more: &str, tenants: &str| {
+        let store = "backend: redis, redis: {url: \"redis://127.0.0.1:1\"}";
+        format!("response_cache: {{enabled: true, {store}{more}}}\ntenants: {{{tenants}}}\n")
+    };
+    let alone = format!("api_keys: [{one}]");
+    let shared = SharedRouter::start(&with("", &alone));
+    let reload = |yaml: &str| {
+        shared.router.configure(yaml);
+        RawClient::post(&shared.router.admin(), "/admin/reload", b"{}")
+    };
+    let two = format!("api_keys: [{one}, {{name: b, key: sk-b}}]");
+    let in_file = format!("keys_file: {file}, {alone}");
+    for tenants in [&two, &in_file] {
+        let denied = reload(&with("", tenants));
+        let text = denied.text();
+        assert_eq!(denied.status, 400, "{text}");
+        assert!(text.contains("response_cache.mac_key"), "{text}");
+        assert!(text.contains("openssl rand"), "{text}");
+    }
+    assert_eq!(shared.post("sk-a", CHAT, &chat("m")).status, 200);
+    let unknown = shared.post("sk-b", CHAT, &chat("m"));
+    refused(&unknown, 401, "invalid_api_key");
+    let accepted = reload(&with(", mac_key: of-these-routers", &in_file));
+    assert_eq!(accepted.status, 200, "{}", accepted.text());
+    assert_eq!(shared.post(&listed, CHAT, &chat("m")).status, 200);
+    let accepted = reload(&with(", insecure: true", &two));
+    assert_eq!(accepted.status, 200, "{}", accepted.text());
+    assert_eq!(shared.post("sk-b", CHAT, &chat("m")).status, 200);
+}
+
+#[test]
 #[contract("V31", "V32", "S6")]
 fn keys_of_a_file_are_accepted_and_a_changed_file_is_read_again() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("keys.jsonl");
     let file = path.to_str().expect("its name is text");
-    let first = keys(&["new", "--file", file, "--name", "a", "--model", "m"]);
+    let rules = ["--model", "m", "--engine-field", "priority"];
+    let first = keys(&[&["new", "--file", file, "--name", "a"], &rules[..]].concat());
     let shared = SharedRouter::start(&format!(
         "tenants:\n  keys_file: {file}\n  api_keys: [{{name: b, key: sk-b}}]\n"
     ));
@@ -628,6 +822,11 @@ fn keys_of_a_file_are_accepted_and_a_changed_file_is_read_again() {
         403,
         "model_not_allowed",
     );
+    let mut urgent = chat("m");
+    urgent["priority"] = json!(1);
+    assert_eq!(shared.post(&first, CHAT, &urgent).status, 200);
+    let denied = shared.post("sk-b", CHAT, &urgent);
+    refused(&denied, 403, "field_not_allowed");
 
     // A second key of the tenant has the rules of the first, and takes effect without a call.
     let second = keys(&["new", "--file", file, "--name", "a"]);

@@ -19,10 +19,11 @@ use config::{Connector, DisaggregationSection};
 use dialect::{ApiError, ErrorCode, PromptPart, RequestView};
 use fleet::ModelView;
 use routing::{Policy, PrefillNote, PrefillSkip};
+use tenants::Tenant;
 
 pub(crate) use self::legs::{LegsOutcome, PrefillDecodeLegs};
 pub(crate) use self::mooncake::EngineIds;
-use super::record::RequestGuard;
+use super::{record::RequestGuard, rights};
 
 /// Whether another worker may compute a request's prompt.
 #[derive(Clone, Debug)]
@@ -60,10 +61,14 @@ impl Handover {
     }
 }
 
-/// Refuses members that only engines send each other: a client could name hosts and blocks that
-/// hold the prompts of others.
-pub(super) fn check_transfer_fields(view: &RequestView<'_>) -> Result<(), ApiError> {
-    let Some(field) = view.kv.transfer_field else {
+/// Refuses members that only engines send each other, unless they are listed for the tenant: a
+/// client could name hosts and blocks that hold the prompts of others.
+pub(super) fn check_transfer_fields(
+    view: &RequestView<'_>,
+    tenant: Option<&Tenant>,
+) -> Result<(), ApiError> {
+    let mut found = view.kv.transfer_fields.paths();
+    let Some(field) = found.find(|path| !rights::may_send_transfer_field(tenant, path)) else {
         return Ok(());
     };
     let message =

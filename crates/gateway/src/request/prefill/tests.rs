@@ -345,12 +345,12 @@ fn a_client_must_not_name_the_hosts_of_a_transfer() {
     for field in ["kv_transfer_params", "bootstrap_host", "bootstrap_room"] {
         let body = format!(r#"{{"model":"m","messages":[],"{field}":{{}}}}"#);
         let view = dialect::view(Dialect::Chat, body.as_bytes()).expect("a good body");
-        let error = check_transfer_fields(&view).expect_err(field);
+        let error = check_transfer_fields(&view, None).expect_err(field);
         assert_eq!(error.code, ErrorCode::FieldNotAllowed);
         assert!(error.message.starts_with(field), "{}", error.message);
     }
     let view = dialect::view(Dialect::Chat, CLIENT.as_bytes()).expect("a good body");
-    assert!(check_transfer_fields(&view).is_ok());
+    assert!(check_transfer_fields(&view, None).is_ok());
 }
 
 #[tokio::test]

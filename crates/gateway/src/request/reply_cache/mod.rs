@@ -64,6 +64,13 @@ impl ReplyCache {
     {
         let began = self.clock.now();
         let eligibility = self.eligibility(&call, dialect).await;
+        // Also a stream that another request's worker, or none, answers is one of its tenant.
+        if eligibility.asks_stream()
+            && let Err(error) = guard.begin_stream()
+        {
+            let response = reply::refused(guard, &error);
+            return self.mark_refused(RouteHandler::Generate(dialect), response);
+        }
         let outcome = match eligibility.cacheable {
             None => CacheOutcome::Miss(None, None),
             Some(Err(reason)) => CacheOutcome::Miss(Some(reason), None),

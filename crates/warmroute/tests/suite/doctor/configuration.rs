@@ -33,6 +33,18 @@ fn the_data_listener_is_exposed_without_a_key() {
 }
 
 #[test]
+#[contract("G28", "S46")]
+fn replies_to_several_tenants_are_in_a_store_where_others_can_forge_them() {
+    let fix = "set response_cache.mac_key to one long random text, the same on all routers (`openssl rand -base64 32` prints \
+               one), or `response_cache.insecure: true`";
+    let seen = look(
+        "api_keys: [{name: a, key: k1}, {name: b, key: k2}]\n\
+         response_cache: {enabled: true, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}}",
+    );
+    seen.refuses(fix, &[]);
+}
+
+#[test]
 #[contract("G28")]
 fn a_misspelt_configuration_key() {
     let fix = "at {key} write {right}";
