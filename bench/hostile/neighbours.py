@@ -396,8 +396,8 @@ def figures(fleet):
 
 
 def is_at_limits(in_flight, queued, held):
-    # A place is free for the moment between two requests.
-    return in_flight >= CONCURRENT - 2 and queued >= QUEUED - 2 and held >= BODIES * (BODY - (512 << 10))
+    # Places are free for the moment between two requests.
+    return in_flight >= CONCURRENT - 2 and queued >= QUEUED * 3 // 4 and held >= BODIES * (BODY - (512 << 10))
 
 
 def wait_until(what, holds):
@@ -449,7 +449,7 @@ class Cell:
                 self.counts.update(counts)
                 wait_until("the hostile tenant to leave", lambda: figures(self.fleet)[0] == 0)
         self.lost += [f"{kind}: {why}" for why in lost]
-        if watch and not (is_at_limits(*held) and refused >= REFUSALS * seconds / 2):
+        if watch and not (is_at_limits(*held) and refused >= REFUSALS * seconds / 3):
             self.skipped += 1
             print(f"a hostile window does not count: {held}, {refused} refused", file=sys.stderr)
             return
