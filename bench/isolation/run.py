@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Whether one tenant can tell which prompts another one has sent (goal G18, threat S55).
 
-  python3 bench/isolation/run.py WARMROUTE [--probes 50000] [--isolation salted]
+  python3 bench/isolation/run.py WARMROUTE [--probes 50000] [--isolation salted] [--blank]
 
 WARMROUTE is the program. It is started as simulated engines with a prefix cache and as a router in front of them, on
 loopback. Tenant A sends prompts, and some of them again: the positive control. Tenant B then sends pairs of probes, a
 prompt that A has sent and one that nobody has sent, in random order, to `/v1/route` and as chats. All prompts have
 the same length. Compared are the cached tokens (predicted and reported), everything else in the replies that does not
 name the request or a time, exactly; and the time until the reply, by a two-sample Kolmogorov-Smirnov test. Exit code 1 if
-something differs. `--isolation shared` is the control of the method: there it must. Standard library only.
+something differs. `--isolation shared` is the control of the method: there it must. With `--blank` A sends other prompts
+than B probes, so that nothing can differ but by the measurement itself. Standard library only.
 """
 
 import argparse
@@ -125,7 +126,8 @@ class Probes:
 
 
 class Run:
-    def __init__(self, fleet, pairs):
+    def __init__(self, fleet, pairs, blank):
+        self.blank = blank
         self.owner, self.other = Client(fleet.data, "sk-a"), Client(fleet.data, "sk-b")
         self.draw, self.pairs = random.Random(1), pairs
         self.results = {(path, kind): Probes() for path in (ROUTE, CHAT) for kind in ("used", "unused")}
@@ -133,14 +135,15 @@ class Run:
 
     def round(self, count):
         used = [chat(self.draw) for _ in range(count)]
-        for body in used:
+        sent = [chat(self.draw) for _ in range(count)] if self.blank else used
+        for body in sent:
             self.owner.send(CHAT, body)
-        for body in used[::CONTROL_STEP]:
+        for body in sent[::CONTROL_STEP]:
             # A worker that is slow at the moment may not get the chat, although it has the prompt: both are counted.
-            shown, sent = (self.owner.send(path, body)[0] for path in (ROUTE, CHAT))
+            shown, reply = (self.owner.send(path, body)[0] for path in (ROUTE, CHAT))
             self.controls += 1
             self.hits += cached_tokens(ROUTE, shown) > 0
-            self.chat_hits += cached_tokens(CHAT, sent) > 0
+            self.chat_hits += cached_tokens(CHAT, reply) > 0
         for at, body in enumerate(used):
             path = (ROUTE, CHAT)[at % 2]
             pair = [("used", body), ("unused", chat(self.draw))]
@@ -208,6 +211,7 @@ def main():
     parser.add_argument("warmroute")
     parser.add_argument("--probes", type=int, default=50_000)
     parser.add_argument("--isolation", choices=["salted", "shared"], default="salted")
+    parser.add_argument("--blank", action="store_true")
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--base-port", type=int, default=21400)
     args = parser.parse_args()
@@ -219,7 +223,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         with Fleet(warmroute, f"{folder}/isolation", args.base_port, [flags] * args.engines, config) as fleet:
             fleet.follow_events()
-            run = Run(fleet, args.probes // 2)
+            run = Run(fleet, args.probes // 2, args.blank)
             run.run()
             wrong = report(run)
     for what in wrong:
