@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use crate::{
-    Dialect, InternalDetail, internal_detail,
+    Dialect, InternalDetail, KnownText, internal_detail,
     json::{self, RawJson},
 };
 
@@ -171,7 +171,7 @@ impl<'a> StreamChunk<'a> {
     /// ```
     pub fn error_detail(&self) -> Option<InternalDetail> {
         let text = self.error_value?.as_str();
-        internal_detail(text.as_bytes(), b"", "")
+        internal_detail(text.as_bytes(), KnownText::default(), "")
     }
 
     fn set_error(&mut self, value: RawJson<'a>) {

@@ -2,12 +2,16 @@
 //!
 //! The rules are few, and find what a text for a client does not contain: a text that they find is
 //! withheld as a whole. A client's own text may have all of it, and an engine may repeat that text,
-//! so what stands in the client's request is no detail.
+//! so what stands in the client's request is no detail. Nor is the name of a model, which is the
+//! path of its files where an engine was given no other.
 //!
-//! **Invariant**: the work grows with the text and not faster, and there are at most
-//! [`MOST_REPEATED`] passes over the request.
+//! **Invariant**: the work grows with the text and not faster, and the passes over what the client
+//! knows are bounded by [`LEAST_LOOKUPS`] and [`MOST_SEARCHED`].
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::HashSet,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 use memchr::{memchr, memchr_iter, memmem};
 
@@ -36,8 +40,11 @@ impl InternalDetail {
     }
 }
 
-/// Most pieces of text that are looked up in the client's request.
-const MOST_REPEATED: usize = 16;
+/// Pieces of text that are looked up in what the client knows, however long that is.
+const LEAST_LOOKUPS: usize = 16;
+/// Bytes of what the client knows that are searched for more pieces: a message about a prompt can
+/// repeat a whole conversation about files.
+const MOST_SEARCHED: usize = 64 * 1024 * 1024;
 /// Fewest digits of a pointer.
 const POINTER_DIGITS: usize = 8;
 /// Longest name of a file in a line of a stack trace.
@@ -90,22 +97,30 @@ const SUFFIXES: [&str; 8] = [
 /// Beginnings of IPv4 addresses that may be private.
 const PRIVATE_BEGINNINGS: [&str; 4] = ["10.", "127.", "172.", "192.168."];
 
-/// Returns the first detail of a server in `text`, the text of its error. `request`: the body of the
-/// client, `server`: the host of the server with its port.
+/// Text that the client has: what an error repeats of it is no detail.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KnownText<'a> {
+    /// The body of its request.
+    pub request: &'a [u8],
+    /// Names of models.
+    pub models: &'a [&'a str],
+}
+
+/// Returns the first detail of a server in `text`, the text of its error. `server`: the host of the
+/// server with its port.
 ///
 /// ```
-/// use dialect::{InternalDetail, internal_detail};
+/// use dialect::{InternalDetail, KnownText, internal_detail};
 ///
 /// let error = br#"{"message":"<Request object at 0x7f3a5c001240> failed"}"#;
-/// assert_eq!(internal_detail(error, b"{}", "engine:8000"), Some(InternalDetail::Pointer));
-/// let repeated = br#"{"prompt":"What is at 0x7f3a5c001240?"}"#;
-/// assert_eq!(internal_detail(error, repeated, "engine:8000"), None);
+/// let known = KnownText::default();
+/// assert_eq!(internal_detail(error, known, "engine:8000"), Some(InternalDetail::Pointer));
+/// let request = br#"{"prompt":"What is at 0x7f3a5c001240?"}"#;
+/// let known = KnownText { request, ..known };
+/// assert_eq!(internal_detail(error, known, "engine:8000"), None);
 /// ```
-pub fn internal_detail(text: &[u8], request: &[u8], server: &str) -> Option<InternalDetail> {
-    let mut client = ClientText {
-        request,
-        repeated: Vec::new(),
-    };
+pub fn internal_detail(text: &[u8], known: KnownText<'_>, server: &str) -> Option<InternalDetail> {
+    let mut client = ClientText::of(known);
     if client.lacks_any(pointers(text)) {
         return Some(InternalDetail::Pointer);
     }
@@ -122,28 +137,54 @@ pub fn internal_detail(text: &[u8], request: &[u8], server: &str) -> Option<Inte
     is_private.then_some(InternalDetail::Address)
 }
 
-/// The client's request, in which details are looked up.
+/// What the client knows, in which details are looked up.
 struct ClientText<'a> {
-    request: &'a [u8],
+    known: KnownText<'a>,
     /// What was found in it.
-    repeated: Vec<&'a [u8]>,
+    repeated: HashSet<&'a [u8]>,
+    most: usize,
 }
 
 impl<'a> ClientText<'a> {
-    /// Returns whether one of these does not stand in the request, or too many do to look.
+    fn of(known: KnownText<'a>) -> Self {
+        let models = known.models.iter().map(|model| model.len());
+        let length = known.request.len() + models.sum::<usize>();
+        Self {
+            known,
+            repeated: HashSet::new(),
+            most: LEAST_LOOKUPS.max(MOST_SEARCHED / length.max(1)),
+        }
+    }
+
+    /// Returns whether one of these is not known to the client, or too many are to look.
     fn lacks_any(&mut self, mut details: impl Iterator<Item = &'a [u8]>) -> bool {
         details.any(|detail| self.lacks(detail))
     }
 
     fn lacks(&mut self, detail: &'a [u8]) -> bool {
-        if self.repeated.contains(&detail) {
+        if self.repeated.contains(detail) {
             return false;
         }
-        if self.repeated.len() == MOST_REPEATED || memmem::find(self.request, detail).is_none() {
+        if self.repeated.len() == self.most || !self.known.has(detail) {
             return true;
         }
-        self.repeated.push(detail);
+        self.repeated.insert(detail);
         false
+    }
+}
+
+impl KnownText<'_> {
+    fn has(&self, detail: &[u8]) -> bool {
+        let stands_in = |text: &[u8]| memmem::find(text, detail).is_some();
+        stands_in(self.request)
+            || self.models.iter().any(|model| stands_in(model.as_bytes()))
+            || self.has_escaped(detail)
+    }
+
+    /// Returns whether the request has it with escaped slashes, as PHP writes JSON.
+    fn has_escaped(&self, detail: &[u8]) -> bool {
+        let parts: Vec<&[u8]> = detail.split(|byte| *byte == b'/').collect();
+        parts.len() > 1 && memmem::find(self.request, &parts.join(&br"\/"[..])).is_some()
     }
 }
 

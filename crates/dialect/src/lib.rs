@@ -59,7 +59,7 @@ pub use claims::{BodyClaims, claims, raw_member};
 pub use error_code::ErrorCode;
 pub use fact_scan::may_have_facts;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
-pub use internal_detail::{InternalDetail, internal_detail};
+pub use internal_detail::{InternalDetail, KnownText, internal_detail};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 pub use last_question::{LastQuestion, last_question};
 pub use media_urls::{MediaUrl, media_urls};

@@ -1,12 +1,21 @@
 //! Details of a server in the text of its error.
 
 use contract_id::contract;
-use dialect::{InternalDetail, StreamChunk, internal_detail};
+use dialect::{InternalDetail, KnownText, StreamChunk};
 use proptest::prelude::*;
 
 use InternalDetail::{Address, Path, Pointer, StackTrace};
 
 const SERVER: &str = "engine-0.internal:8000";
+
+/// The detail in this error for the client that sent this request.
+fn internal_detail(text: &[u8], request: &[u8], server: &str) -> Option<InternalDetail> {
+    let known = KnownText {
+        request,
+        ..KnownText::default()
+    };
+    dialect::internal_detail(text, known, server)
+}
 
 /// The detail in an error with this message, written as JSON.
 fn found(message: &str) -> Option<InternalDetail> {
@@ -109,16 +118,52 @@ fn what_stands_in_the_clients_request_is_no_detail() {
 
 #[test]
 #[contract("S71")]
+fn what_stands_in_a_request_with_escaped_slashes_is_no_detail() {
+    let text = br#"{"message":"bad prompt: /home/me/a.py"}"#;
+    for (request, detail) in [
+        (r#"{"prompt":"read \/home\/me\/a.py"}"#, None),
+        (r#"{"prompt":"read \/home\/me"}"#, Some(Path)),
+    ] {
+        let found = internal_detail(text, request.as_bytes(), SERVER);
+        assert_eq!(found, detail, "{request}");
+    }
+}
+
+#[test]
+#[contract("S71")]
+fn the_name_of_a_model_is_no_detail_even_if_it_is_a_path() {
+    let detail = |message: &str| {
+        let known = KnownText {
+            models: &["m", "/mnt/models/llama"],
+            ..KnownText::default()
+        };
+        dialect::internal_detail(message.as_bytes(), known, SERVER)
+    };
+    assert_eq!(detail("`/mnt/models/llama` does not exist."), None);
+    assert_eq!(detail("no /mnt/models/llama/config"), Some(Path));
+    assert_eq!(detail("no /mnt/adapters/llama"), Some(Path));
+}
+
+#[test]
+#[contract("S71")]
 fn a_text_that_repeats_too_much_to_be_looked_up_has_a_detail() {
     let pointers = |count: u32| {
         let each = (0..count).map(|n| format!("0x{n:08x}"));
         each.collect::<Vec<_>>().join(" ")
     };
-    for (count, detail) in [(16, None), (17, Some(Pointer))] {
+    let with_rest = |text: &str, rest: usize| [text, &" ".repeat(rest)].concat();
+    for (count, rest, detail) in [
+        (16, 4 << 20, None),
+        (17, 4 << 20, Some(Pointer)),
+        // There is time for more in a short request.
+        (1000, 0, None),
+    ] {
         let text = pointers(count);
+        let request = with_rest(&text, rest);
         assert_eq!(
-            internal_detail(text.as_bytes(), text.as_bytes(), SERVER),
-            detail
+            internal_detail(text.as_bytes(), request.as_bytes(), SERVER),
+            detail,
+            "{count}"
         );
     }
     let same = "0x12345678 ".repeat(100);

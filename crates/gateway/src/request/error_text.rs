@@ -3,7 +3,7 @@
 //! Clients read in it what is wrong with their request, so it passes unchanged, unless it is of the
 //! engine's server. What cannot be read here is not passed on either.
 
-use dialect::InternalDetail;
+use dialect::{InternalDetail, KnownText};
 use fleet::{SaltHandling, WorkerView};
 use http::{HeaderMap, header, response::Parts};
 
@@ -30,7 +30,6 @@ fn reason(
     request: &[u8],
     worker: &WorkerView,
 ) -> Option<&'static str> {
-    let host = &worker.connection.host;
     if text.is_empty() {
         return None;
     }
@@ -43,8 +42,15 @@ fn reason(
     if text.contains(&0) || std::str::from_utf8(text).is_err() {
         return Some("no text");
     }
-    let host = host.to_str().unwrap_or_default();
-    dialect::internal_detail(text, request, host).map(InternalDetail::as_str)
+    let served = worker.served.models.iter();
+    // Replies and lists of models name them.
+    let models: Vec<&str> = served.map(|model| &*model.id).collect();
+    let known = KnownText {
+        request,
+        models: &models,
+    };
+    let host = worker.connection.host.to_str().unwrap_or_default();
+    dialect::internal_detail(text, known, host).map(InternalDetail::as_str)
 }
 
 fn is_encoded(fields: &HeaderMap) -> bool {
@@ -57,7 +63,7 @@ fn is_encoded(fields: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
-    use fleet::EngineKind;
+    use fleet::{EngineKind, ServedModel};
     use http::HeaderValue;
 
     use super::{super::test_support, *};
@@ -111,6 +117,29 @@ mod tests {
             ("127.0.0.1:9001 refused", "an address"),
         ] {
             assert_eq!(reason_for(None, text.as_bytes()), Some(why));
+        }
+    }
+
+    #[test]
+    #[contract("S71")]
+    fn the_name_of_a_model_that_is_a_path_passes_and_paths_below_it_do_not() {
+        let mut worker = test_support::worker(1);
+        worker.served.models.push(ServedModel {
+            id: "/mnt/models/m.gguf".into(),
+            root: Some("/srv/m.gguf".into()),
+            max_model_len: None,
+            created: 0,
+            owned_by: "vllm".into(),
+        });
+        let plain = HeaderMap::new();
+        for (text, why) in [
+            ("The model `/mnt/models/m.gguf` does not exist.", None),
+            ("/mnt/models/m.gguf is not a multimodal model", None),
+            ("no /mnt/models/m.gguf/config", Some("a path")),
+            ("no /srv/m.gguf", Some("a path")),
+        ] {
+            let found = reason(&plain, text.as_bytes(), b"{}", &worker);
+            assert_eq!(found, why, "{text}");
         }
     }
 }
