@@ -3,14 +3,15 @@
 //! One pass over the text, without a tree and without recursion, and only over a body that may have
 //! such a member. A text that is no JSON may yield anything: a later stage refuses it.
 
-use std::{borrow::Cow, sync::LazyLock};
+use std::borrow::Cow;
 
-use memchr::{memchr2, memmem::Finder};
+use memchr::{memchr_iter, memchr2, memmem};
 
 use crate::json::{self, MAX_DEPTH};
 
 /// Members that name what an engine fetches: a text, an object with the member `url`, or a list of
-/// these. Of chats and messages, of the responses API, and of SGLang's routes.
+/// these. Of chats and messages, of the responses API, and of SGLang's routes. Their names count
+/// without case, as servers in Go read them.
 const OWNERS: [&str; 11] = [
     "image_url",
     "video_url",
@@ -27,6 +28,8 @@ const OWNERS: [&str; 11] = [
 /// The member of a block of messages whose member `url` does the same; it has other forms too.
 const SOURCE: &str = "source";
 const URL: &str = "url";
+/// The ends of all of these names.
+const NAME_ENDS: [&[u8]; 5] = [b"url", b"_data", b"image", b"video", b"audio"];
 
 /// Members of the body that no engine reads for media.
 const NOT_READ: [&str; 3] = ["metadata", "tools", "response_format"];
@@ -78,11 +81,20 @@ pub fn media_urls(body: &[u8]) -> impl Iterator<Item = MediaUrl<'_>> {
 
 /// Returns whether a body may have such a member: most have none, and are not scanned.
 fn may_have_media(body: &[u8]) -> bool {
-    // The last one begins an escape, by which a name can be written otherwise.
-    static PARTS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
-        ["url", "_data\"", "image\"", "video\"", "audio\"", "\\u"].map(Finder::new)
-    });
-    PARTS.iter().any(|part| part.find(body).is_some())
+    let ends_name = |at: usize| {
+        NAME_ENDS.into_iter().any(|end| {
+            let from = at.checked_sub(end.len());
+            from.is_some_and(|from| body[from..at].eq_ignore_ascii_case(end))
+        })
+    };
+    // An escape can write a name otherwise.
+    memchr_iter(b'"', body).any(ends_name) || memmem::find(body, b"\\u").is_some()
+}
+
+/// Returns which of these names a key is.
+fn named(names: impl IntoIterator<Item = &'static str>, key: &str) -> Option<&'static str> {
+    let mut names = names.into_iter();
+    names.find(|name| key.eq_ignore_ascii_case(name))
 }
 
 /// An open object or list.
@@ -132,9 +144,9 @@ impl<'a> MediaScan<'a> {
         let field = match self.key.take() {
             _ if inner.is_skipped => None,
             None => inner.owner.filter(|owner| *owner != SOURCE),
-            Some(key) => match &*json::decode(key) {
-                URL => inner.owner,
-                key => OWNERS.into_iter().find(|owner| *owner == key),
+            Some(key) => match json::decode(key) {
+                key if key.eq_ignore_ascii_case(URL) => inner.owner,
+                key => named(OWNERS, &key),
             },
         };
         Some(field.map(|field| MediaUrl { field, quoted }))
@@ -150,10 +162,9 @@ impl<'a> MediaScan<'a> {
                 } else {
                     &ARGUMENTS[..]
                 };
-                let mut owners = OWNERS.into_iter().chain([SOURCE]);
                 OpenContainer {
                     is_object,
-                    owner: owners.find(|owner| *owner == key),
+                    owner: named(OWNERS.into_iter().chain([SOURCE]), &key),
                     is_skipped: outer.is_skipped || not_read.iter().any(|name| *name == key),
                 }
             }
@@ -265,6 +276,8 @@ mod tests {
             // In any spelling, and behind anything.
             (r#"{"im\u0061ge_url":"\u0055"}"#, "image_url"),
             (r#"{"image_url":{"\u0075rl":"U"}}"#, "image_url"),
+            (r#"{"Image_URL":{"Url":"U"}}"#, "image_url"),
+            (r#"{"SOURCE":{"URL":"U"}}"#, "source"),
             (
                 r#"{"a":"x\"{[\\","b":{"c":[1,"d"]},"image_url" : { "url" :"U" } }"#,
                 "image_url",
@@ -311,8 +324,10 @@ mod tests {
         for owner in OWNERS {
             let body = format!(r#"{{"{owner}":"U"}}"#);
             assert!(may_have_media(body.as_bytes()), "{owner}");
+            assert!(may_have_media(body.to_uppercase().as_bytes()), "{owner}");
         }
         assert!(may_have_media(br#"{"source":{"url":"U"}}"#));
+        assert!(may_have_media(br#"{"im\u0061ge":"U"}"#));
     }
 
     #[test]

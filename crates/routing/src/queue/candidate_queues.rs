@@ -82,6 +82,7 @@ impl CandidateQueues {
             let of_target = |target: &Target| self.by_target.get(target);
             let others = queue.targets.iter().filter_map(of_target).flatten();
             others
+                .filter(|other| **other != id)
                 .take(MOST_CONTENDING)
                 .filter_map(|other| self.queues.get(other)?.least_virtual_ms(band))
                 .min_by(f64::total_cmp)
