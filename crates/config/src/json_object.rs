@@ -65,7 +65,7 @@ fn located(value: Json, origin: &ValueOrigin) -> LocatedValue {
             (None, Some(value)) => ValueNode::Int(value.into()),
             (None, None) => ValueNode::Float(number.as_f64().unwrap_or(f64::NAN)),
         },
-        Json::String(text) => ValueNode::Text(text),
+        Json::String(text) => ValueNode::Text(text.into()),
         Json::Array(items) => {
             let items = items.into_iter().map(|item| located(item, origin));
             ValueNode::List(items.collect())
