@@ -27,6 +27,7 @@ fn entry(number: usize) -> TenantEntry {
         key_sha256: None,
         scopes: vec![Scope::Chat, Scope::Embeddings, Scope::Models],
         allowed_models: vec!["llama-*".to_owned(), format!("model-{number}")],
+        engine_fields: Vec::new(),
         rate_limit_rps: Some(1e6),
         max_concurrent: NonZeroU32::new(16),
         prompt_tokens_per_minute: NonZeroU32::new(u32::MAX),
