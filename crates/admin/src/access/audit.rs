@@ -335,7 +335,7 @@ fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.append(true).create(true).mode(0o600).open(path)?;
     if ends_within_a_line(path) {
-        return file.write_all(&[b"\n", bytes].concat());
+        return file.write_all(&[b"\n".as_slice(), bytes].concat());
     }
     file.write_all(bytes)
 }
