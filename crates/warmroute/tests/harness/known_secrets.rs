@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Shorter values stand in logs by chance.
+/// Shorter values stand in logs by chance, as do those in hex, which are digests or ids.
 const SHORTEST: usize = 12;
 
 static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -23,7 +23,8 @@ const HEADERS: [&str; 3] = ["authorization", "x-api-key", "x-router-key"];
 
 fn add(value: &str) {
     let value = value.trim_matches(['"', '\'']);
-    let known = value.len() >= SHORTEST && !value.contains(['$', '/', ' ', '*']);
+    let is_hex = value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let known = value.len() >= SHORTEST && !is_hex && !value.contains(['$', '/', ' ', '*']);
     if known {
         let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(value.to_owned());
