@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use prompt::ChatRequest;
+use prompt::{ChatRequest, SaltGroup};
 use serde_json::value::RawValue;
 
 use crate::server_state::ServerState;
@@ -79,20 +79,27 @@ fn chat_ids(
         continue_final_message: body.continue_final_message.unwrap_or(false),
         add_special_tokens: body.add_special_tokens.unwrap_or(false),
     };
-    let rendered = state
-        .tokenizer
-        .model
-        .chat_tokens(&chat, state.clock.unix_s());
+    let model = &state.tokenizer.model;
+    let rendered = model
+        .chat_text(&chat, state.clock.unix_s())
+        .and_then(|text| model.text_tokens_counted(salt_group(body), &text, chat.add_special_tokens));
     rendered
-        .map(|rendered| rendered.tokens)
+        .map(|(tokens, _)| tokens)
         .map_err(|error| SimApiError::bad_request(error.to_string(), "messages"))
+}
+
+/// What the tokenizer remembers of texts is kept apart by salts, as the blocks are: no time may tell
+/// what was sent under another one.
+fn salt_group(body: &GenerationBody) -> SaltGroup {
+    SaltGroup::of(body.cache_salt.as_deref())
 }
 
 fn text_ids(state: &ServerState, body: GenerationBody) -> Result<Vec<Arc<[u32]>>, SimApiError> {
     let special = body.add_special_tokens.unwrap_or(true);
+    let group = salt_group(&body);
     let ids = |text: &str| -> Result<Arc<[u32]>, SimApiError> {
-        let ids = state.tokenizer.model.text_tokens(text, special);
-        ids.map(Arc::from)
+        let ids = (state.tokenizer.model).text_tokens_counted(group, text, special);
+        ids.map(|(ids, _)| Arc::from(ids))
             .map_err(|error| SimApiError::bad_request(error.to_string(), "prompt"))
     };
     let prompts: Vec<Arc<[u32]>> = match body.prompt {
