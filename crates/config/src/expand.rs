@@ -62,8 +62,7 @@ mod tests {
     use super::*;
 
     fn expanded(text: &str) -> Result<Option<String>, ExpandError> {
-        let env: [(String, String); 2] =
-            [("A".into(), "1".into()), ("B_2".into(), "${A}".into())];
+        let env: [(String, String); 2] = [("A".into(), "1".into()), ("B_2".into(), "${A}".into())];
         Ok(expand(text, &env)?.map(|text| text.as_str().to_owned()))
     }
 

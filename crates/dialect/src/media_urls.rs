@@ -233,7 +233,10 @@ mod tests {
                 r#"{"messages":[{"content":[{"type":"image_url","image_url":{"detail":"low","url":"U"}}]}]}"#,
                 "image_url",
             ),
-            (r#"{"messages":[{"content":[{"image_url":"U"}]}]}"#, "image_url"),
+            (
+                r#"{"messages":[{"content":[{"image_url":"U"}]}]}"#,
+                "image_url",
+            ),
             (
                 r#"{"messages":[{"content":[{"video_url":{"url":"U"}}]}]}"#,
                 "video_url",
@@ -289,7 +292,8 @@ mod tests {
 
     #[test]
     fn all_urls_of_a_body_are_found_also_those_of_one_key_twice() {
-        let body = r#"{"image_data":["a",{"url":"b"}],"image_url":"c","image_url":{"url":"d","url":"e"}}"#;
+        let body =
+            r#"{"image_data":["a",{"url":"b"}],"image_url":"c","image_url":{"url":"d","url":"e"}}"#;
         let texts: Vec<String> = found(body).into_iter().map(|(_, text)| text).collect();
         assert_eq!(texts, ["a", "b", "c", "d", "e"]);
     }

@@ -290,6 +290,9 @@ mod tests {
         assert_eq!(refusal(b"right"), None);
         let unknown = refusal(b"never one");
         assert!(unknown.is_some());
-        assert_eq!([refusal(b"off"), refusal(b"old")], [unknown.clone(), unknown]);
+        assert_eq!(
+            [refusal(b"off"), refusal(b"old")],
+            [unknown.clone(), unknown]
+        );
     }
 }

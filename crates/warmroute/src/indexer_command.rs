@@ -16,7 +16,9 @@ use crate::{
     encryption::{self, EncryptionError},
     from_settings, limits, logging, output,
     setting_flags::LoggingArgs,
-    settings, signals::StopSignals, wire_up,
+    settings,
+    signals::StopSignals,
+    wire_up,
 };
 
 /// Default listen address: the port that Conductor's clients know.

@@ -142,11 +142,13 @@ pub(crate) fn check(input: &SettingsInput<'_>) -> Result<Settings, Vec<Problem>>
 pub(crate) fn read(path: &Path, name: &str) -> Result<Zeroizing<String>, Vec<Problem>> {
     let bytes =
         std::fs::read(path).map_err(|error| vec![Problem::unreadable(name, error.to_string())])?;
-    String::from_utf8(bytes).map(Zeroizing::new).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let bytes = Zeroizing::new(error.into_bytes());
-        vec![Problem::not_utf8(name, &bytes[..valid])]
-    })
+    String::from_utf8(bytes)
+        .map(Zeroizing::new)
+        .map_err(|error| {
+            let valid = error.utf8_error().valid_up_to();
+            let bytes = Zeroizing::new(error.into_bytes());
+            vec![Problem::not_utf8(name, &bytes[..valid])]
+        })
 }
 
 /// Returns whether flags or variables say where the workers are, so that no file is needed.

@@ -447,9 +447,7 @@ mod tests {
         // A minute later there may be others, but not while all of their places are taken.
         let later = Moment::START + MINUTE;
         file.append_refused(&line("POST /refused"), later).await;
-        let all = Arc::clone(&file.refused)
-            .try_acquire_many_owned(4)
-            .unwrap();
+        let all = Arc::clone(&file.refused).try_acquire_many_owned(4).unwrap();
         file.append_refused(&line("POST /refused"), later).await;
         file.append(&line("POST /allowed")).await;
         drop(all);

@@ -64,8 +64,7 @@ pub(crate) async fn check(
         Err(error) => return refused(&access.throttled(error, caller), &request),
     };
     let route = request.extensions().get::<MatchedPath>();
-    let needed =
-        route.map(|route| roles::needed(request.method(), route.as_str(), request.uri()));
+    let needed = route.map(|route| roles::needed(request.method(), route.as_str(), request.uri()));
     let audited =
         needed.and_then(|role| AuditedCall::of(role, &operator, caller, &request, &access.audit));
     let allowed = needed.map_or(Ok(()), |role| roles::check(&operator, role));
@@ -335,10 +334,7 @@ mod tests {
             for value in [one, other] {
                 headers.append(header::AUTHORIZATION, HeaderValue::from_static(value));
             }
-            for access in [
-                access(Some("0123456789abcdef"), false),
-                access(None, true),
-            ] {
+            for access in [access(Some("0123456789abcdef"), false), access(None, true)] {
                 let code = access.operator(&headers).err().map(|error| error.code);
                 assert_eq!(code, Some(ErrorCode::InvalidRequest), "{one}, {other}");
             }

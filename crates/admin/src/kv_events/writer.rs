@@ -136,9 +136,7 @@ impl EnvelopeWriter {
         );
         let hashes = stretch.hashes.iter();
         let seq_hashes = hashes.map(|hash| self.shown(namespace, *hash).0).collect();
-        let parent_hash = stretch
-            .parent
-            .map(|parent| self.shown(namespace, parent).0);
+        let parent_hash = stretch.parent.map(|parent| self.shown(namespace, parent).0);
         let base_block_idx = Some(stretch.depth.into());
         let event = StandardEvent {
             event_id: self.envelopes.next(stream),

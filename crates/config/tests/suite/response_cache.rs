@@ -102,9 +102,8 @@ fn a_shared_store_without_a_mac_key_is_a_problem_where_there_are_several_tenants
     let two = "api_keys: [{name: a, key: k1}, {name: b, key: k2}]\n";
     let services = "tenants: {key_validation: [{url: \"https://auth/validate\"}]}\n";
     for store in SHARED {
-        let with = |more: &str, tenants: &str| {
-            format!("response_cache: {{{store}{more}}}\n{tenants}")
-        };
+        let with =
+            |more: &str, tenants: &str| format!("response_cache: {{{store}{more}}}\n{tenants}");
         for tenants in [two, services] {
             let found = problem(&with(", enabled: true", tenants));
             assert_eq!(found.path, "response_cache.mac_key");
@@ -121,10 +120,7 @@ fn a_shared_store_without_a_mac_key_is_a_problem_where_there_are_several_tenants
             }
         }
         // Two keys of one tenant; and the configurations of other routers, which have no such key.
-        for tenants in [
-            "api_keys: [{name: a, key: k1}, {name: a, key: k2}]\n",
-            "",
-        ] {
+        for tenants in ["api_keys: [{name: a, key: k1}, {name: a, key: k2}]\n", ""] {
             settings(&with(", enabled: true", tenants));
         }
     }
@@ -156,7 +152,11 @@ fn tenants_of_the_file_of_keys_count_for_a_shared_store_too() {
         let checked = listing(more, names);
         assert_eq!(checked.is_ok(), is_good, "{more} {names:?}");
         let problems = checked.err().unwrap_or_default();
-        assert!(problems.iter().all(|it| it.path == "response_cache.mac_key"));
+        assert!(
+            problems
+                .iter()
+                .all(|it| it.path == "response_cache.mac_key")
+        );
     }
 }
 

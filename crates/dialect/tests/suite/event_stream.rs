@@ -277,15 +277,27 @@ fn the_usage_at_the_end_of_a_body_is_read_where_it_is_the_bodys_own() {
 #[contract("S72")]
 fn an_event_without_counts_has_a_token_for_each_four_bytes_of_its_text() {
     for (event, tokens) in [
-        (r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#, 1),
+        (
+            r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#,
+            1,
+        ),
         (r#"{"choices":[{"delta":{"content":"a"}}]}"#, 1),
         (r#"{"choices":[{"delta":{"content":"1234567"}}]}"#, 1),
         (r#"{"choices":[{"delta":{"content":"12345678"}}]}"#, 2),
-        (r#"{"choices":[{"text":"12345678"},{"text":"12345678"}]}"#, 4),
+        (
+            r#"{"choices":[{"text":"12345678"},{"text":"12345678"}]}"#,
+            4,
+        ),
         // Characters of several bytes, and escapes, which count as what they stand for.
         (r#"{"choices":[{"delta":{"content":"日本語日本語"}}]}"#, 4),
-        (r#"{"choices":[{"delta":{"content":"\n\n\n\n\n\n\n\n"}}]}"#, 2),
-        (r#"{"choices":[{"delta":{"reasoning_content":"12345678"}}]}"#, 2),
+        (
+            r#"{"choices":[{"delta":{"content":"\n\n\n\n\n\n\n\n"}}]}"#,
+            2,
+        ),
+        (
+            r#"{"choices":[{"delta":{"reasoning_content":"12345678"}}]}"#,
+            2,
+        ),
         (
             r#"{"choices":[{"delta":{"reasoning":"12345678","reasoning_content":"12345678"}}]}"#,
             2,
@@ -295,12 +307,27 @@ fn an_event_without_counts_has_a_token_for_each_four_bytes_of_its_text() {
             3,
         ),
         (r#"{"choices":[{"index":0,"token_ids":[7,8,9]}]}"#, 3),
-        (r#"{"choices":[{"text":"123456789012","token_ids":[7]}]}"#, 1),
-        (r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"12345678"}}"#, 2),
-        (r#"{"type":"message_delta","delta":{"stop_reason":"end_turn_1234567890"}}"#, 1),
-        (r#"{"type":"response.output_text.delta","delta":"12345678"}"#, 2),
+        (
+            r#"{"choices":[{"text":"123456789012","token_ids":[7]}]}"#,
+            1,
+        ),
+        (
+            r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"12345678"}}"#,
+            2,
+        ),
+        (
+            r#"{"type":"message_delta","delta":{"stop_reason":"end_turn_1234567890"}}"#,
+            1,
+        ),
+        (
+            r#"{"type":"response.output_text.delta","delta":"12345678"}"#,
+            2,
+        ),
         // It repeats the text of others.
-        (r#"{"type":"response.output_text.done","text":"123456789012"}"#, 1),
+        (
+            r#"{"type":"response.output_text.done","text":"123456789012"}"#,
+            1,
+        ),
         ("[DONE]", 1),
         ("", 1),
         ("\"12345678\"", 1),

@@ -31,7 +31,10 @@ fn each_kind_of_detail_is_found_in_the_errors_of_engines() {
         ("at\n0xDEADBEEF", Pointer),
         ("block=0x00000000", Pointer),
         ("Traceback (most recent call last):\n  ...", StackTrace),
-        ("boom\n  File \"<frozen importlib>\", line 7, in load", StackTrace),
+        (
+            "boom\n  File \"<frozen importlib>\", line 7, in load",
+            StackTrace,
+        ),
         ("  File \"server.py\", line 57", StackTrace),
         ("CUDA error (most recent call first):", StackTrace),
         ("frame #0: c10::Error::Error", StackTrace),
@@ -190,13 +193,19 @@ fn the_error_of_an_event_is_searched_and_the_text_of_its_reply_is_not() {
         chunk.expect("an object").error_detail()
     };
     for (event, found) in [
-        (r#"{"error":{"message":"at 0x7f3a5c001240"}}"#, Some(Pointer)),
+        (
+            r#"{"error":{"message":"at 0x7f3a5c001240"}}"#,
+            Some(Pointer),
+        ),
         (r#"{"error":"/usr/lib/x"}"#, Some(Path)),
         (
             r#"{"type":"response.failed","response":{"error":{"message":"10.0.0.7"},"output":[]}}"#,
             Some(Address),
         ),
-        (r#"{"error":{"message":"out of memory"},"about":"/usr/lib/x"}"#, None),
+        (
+            r#"{"error":{"message":"out of memory"},"about":"/usr/lib/x"}"#,
+            None,
+        ),
         (r#"{"choices":[{"delta":{"content":"/usr/lib/x"}}]}"#, None),
         (r#"{"error":null,"text":"/usr/lib/x"}"#, None),
     ] {
@@ -206,8 +215,26 @@ fn the_error_of_an_event_is_searched_and_the_text_of_its_reply_is_not() {
 
 /// Text of which details are made, in any order.
 const PIECES: [&str; 20] = [
-    "0x", "12345678", "/", "usr/", "/home/", ".py", "File ", "\"", "\\", ", line ", "7", "10.",
-    "0.0.7", ".", ":", "[", "]", "::1", "localhost", "\n",
+    "0x",
+    "12345678",
+    "/",
+    "usr/",
+    "/home/",
+    ".py",
+    "File ",
+    "\"",
+    "\\",
+    ", line ",
+    "7",
+    "10.",
+    "0.0.7",
+    ".",
+    ":",
+    "[",
+    "]",
+    "::1",
+    "localhost",
+    "\n",
 ];
 
 proptest! {

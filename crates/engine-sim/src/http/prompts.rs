@@ -82,7 +82,9 @@ fn chat_ids(
     let model = &state.tokenizer.model;
     let rendered = model
         .chat_text(&chat, state.clock.unix_s())
-        .and_then(|text| model.text_tokens_counted(salt_group(body), &text, chat.add_special_tokens));
+        .and_then(|text| {
+            model.text_tokens_counted(salt_group(body), &text, chat.add_special_tokens)
+        });
     rendered
         .map(|(tokens, _)| tokens)
         .map_err(|error| SimApiError::bad_request(error.to_string(), "messages"))

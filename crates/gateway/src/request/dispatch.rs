@@ -389,7 +389,11 @@ mod tests {
             (reply(400, "127.0.0.1:9001 is not 10.0.0.7"), 400, 1),
             (reply(418, "\0"), 418, 1),
             (FakeReply::pieces(encoded, [Ok("{}".into())]), 422, 1),
-            (FakeReply::pieces(long_head.expect("a head"), [Ok(long)]), 413, 0),
+            (
+                FakeReply::pieces(long_head.expect("a head"), [Ok(long)]),
+                413,
+                0,
+            ),
         ] {
             let (result, connections) = attempt(reply).await;
             let failure = result.expect_err("its text is withheld");

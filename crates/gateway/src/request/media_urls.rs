@@ -31,8 +31,7 @@ fn check_url(rule: MediaUrlRule, url: &MediaUrl<'_>) -> Result<(), ApiError> {
     if rule == MediaUrlRule::Data {
         return Err(errors::media_url_not_allowed(url.field, "is no data: URL"));
     }
-    net::check_public_url(&text)
-        .map_err(|reason| errors::media_url_not_allowed(url.field, reason))
+    net::check_public_url(&text).map_err(|reason| errors::media_url_not_allowed(url.field, reason))
 }
 
 /// Returns whether a text is the content itself: a `data:` URL, or base64, which some engines take

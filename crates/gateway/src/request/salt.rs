@@ -133,9 +133,13 @@ mod tests {
         let strict = test_support::tenant_beside_another(Isolation::Strict);
         let salted = test_support::tenant_beside_another(Isolation::Salted);
         for route in ROUTES {
-            let has_none = ["/v1/audio/trans", "/v1/images/edits", "/v1/images/variations"]
-                .iter()
-                .any(|path| route.path.starts_with(path))
+            let has_none = [
+                "/v1/audio/trans",
+                "/v1/images/edits",
+                "/v1/images/variations",
+            ]
+            .iter()
+            .any(|path| route.path.starts_with(path))
                 || route.path == "/v1/realtime";
             let checked = check_route(&strict, route).map_err(|error| error.code);
             let expected = if has_none {

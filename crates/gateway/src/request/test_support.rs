@@ -10,9 +10,7 @@ use kv_blocks::{DpRank, HashScheme, Moment, PromptBlocks, Target, WorkerId};
 use net::{Clock, server::PeerAddress};
 use proxy::{AbortSwitch, FakeUpstream};
 use routing::ReplyMode;
-use tenants::{
-    Isolation, KeyVerdict, Tenant, TenantEntry, TenantSecrets, Tenants, TenantsSection,
-};
+use tenants::{Isolation, KeyVerdict, Tenant, TenantEntry, TenantSecrets, Tenants, TenantsSection};
 use tokenization::TokenizedPrompt;
 
 use super::{

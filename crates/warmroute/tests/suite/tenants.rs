@@ -723,7 +723,8 @@ fn media_urls_that_are_not_public_reach_no_engine_where_there_are_two_tenants() 
         json!({"model": "m", "max_tokens": 5, "messages": [message]})
     };
     let source = json!({"type": "image", "source": {"type": "url", "url": internal}});
-    let input = json!({"role": "user", "content": [{"type": "input_image", "image_url": internal}]});
+    let input =
+        json!({"role": "user", "content": [{"type": "input_image", "image_url": internal}]});
     for (path, body, field) in [
         (CHAT, asking(image(internal)), "image_url"),
         ("/v1/messages", asking(source), "source"),

@@ -182,7 +182,10 @@ async fn an_error_event_with_such_a_text_is_replaced_in_a_translated_stream_too(
         let (reply, receipt, _) = relay_message(events(&pieces)).await;
         let text = reply.text();
         assert_eq!(names(&text).last(), Some(&"error"), "{text}");
-        assert!(!text.contains("0x") && !text.contains("message_stop"), "{text}");
+        assert!(
+            !text.contains("0x") && !text.contains("message_stop"),
+            "{text}"
+        );
         assert_eq!(reply.ending, ReplyEnding::Broken);
         assert_eq!(outcome_kind(&receipt), OutcomeKind::UpstreamError);
     }

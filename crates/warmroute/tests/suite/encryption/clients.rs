@@ -147,8 +147,7 @@ fn a_changed_revocation_list_is_in_force_without_a_restart() {
     assert_eq!(strict.answers(Some(&second)), [false; 2]);
     write_list(folder, &strict.authority.revocation_list(&[VALID]));
     eventually("the new list at both listeners", || {
-        (strict.answers(Some(&first)) == [false; 2]
-            && strict.answers(Some(&second)) == [true; 2])
+        (strict.answers(Some(&first)) == [false; 2] && strict.answers(Some(&second)) == [true; 2])
             .then_some(())
     });
     write_list(folder, "no list");

@@ -227,14 +227,22 @@ fn the_text_of_a_refusal_does_not_pass_if_it_is_of_the_engines_server() {
     let address = scripted.engines[0].address();
     let itself = format!("http://{address} refused");
     for (line, text, code) in [
-        ("400 Bad Request", "<Request object at 0x7f3a5c001240>", "invalid_request"),
+        (
+            "400 Bad Request",
+            "<Request object at 0x7f3a5c001240>",
+            "invalid_request",
+        ),
         (
             "422 Unprocessable Entity",
             "Traceback (most recent call last): ...",
             "invalid_request",
         ),
         ("404 Not Found", "no /opt/vllm/model.py", "invalid_request"),
-        ("400 Bad Request", "cannot reach 10.0.0.7:29500", "invalid_request"),
+        (
+            "400 Bad Request",
+            "cannot reach 10.0.0.7:29500",
+            "invalid_request",
+        ),
         ("400 Bad Request", &*itself, "invalid_request"),
         ("429 Slow down", "queue of 10.0.0.7:29500", "rate_limited"),
     ] {
@@ -273,5 +281,8 @@ fn a_refusal_may_repeat_what_its_client_sent() {
     let reply = scripted.post(&chat("m", text, 1));
     assert_eq!((reply.status, reply.text()), (400, body));
     let reply = scripted.post(&chat("m", "hi", 1));
-    assert_eq!((reply.status, &*reply.error_code()), (400, "invalid_request"));
+    assert_eq!(
+        (reply.status, &*reply.error_code()),
+        (400, "invalid_request")
+    );
 }

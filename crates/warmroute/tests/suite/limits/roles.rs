@@ -247,12 +247,7 @@ fn a_line_of_the_audit_file_says_what_the_query_asked_for_and_refused_calls_fill
         allowed,
         expected.map(|(action, status)| (json!(action), json!(status)))
     );
-    let page = call(
-        &address,
-        "GET",
-        "/metrics",
-        &[("authorization", &operator)],
-    );
+    let page = call(&address, "GET", "/metrics", &[("authorization", &operator)]);
     let page = Page::read(&page.text());
     let dropped = page.value("warmroute_audit_lines_total", &[("result", "dropped")]);
     assert!(dropped > 0.0, "{dropped}");

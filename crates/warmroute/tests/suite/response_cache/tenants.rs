@@ -320,7 +320,10 @@ fn a_hit_passes_the_checks_of_its_tenant_and_is_recorded_like_any_request() {
         let who = [&record["tenant"], &record["method"], &record["winner"]];
         assert_eq!(who, [&json!("a"), &json!("cache_hit"), &Value::Null]);
         let outcome = &record["outcome"];
-        assert_eq!((&outcome["kind"], &outcome["status"]), (&json!("ok"), &json!(200)));
+        assert_eq!(
+            (&outcome["kind"], &outcome["status"]),
+            (&json!("ok"), &json!(200))
+        );
     }
     eventually("the line of the request in the log", || {
         router.stderr().contains(&id).then_some(())
@@ -329,7 +332,10 @@ fn a_hit_passes_the_checks_of_its_tenant_and_is_recorded_like_any_request() {
 
     // Its reply is no one else's, and nobody gets it whose request would be refused otherwise.
     let other = recorded.ask("key-of-b");
-    assert_eq!((status(&other), other.header("age")), (stored[0].to_owned(), None));
+    assert_eq!(
+        (status(&other), other.header("age")),
+        (stored[0].to_owned(), None)
+    );
     recorded.refuse("key-of-nobody", 401, "invalid_api_key");
     recorded.reload(", allowed_models: [other]");
     recorded.refuse("key-of-a", 403, "model_not_allowed");
