@@ -157,7 +157,7 @@ mod tests {
     /// Returns this process's memory at the address, as the kernel sees it.
     fn memory(address: usize, bytes: usize) -> Vec<u8> {
         let mut seen = vec![0; bytes];
-        let memory = File::open("/proc/self/mem").unwrap();
+        let memory = File::open("/proc/self/mem").expect("a process can read its memory");
         match memory.read_exact_at(&mut seen, address as u64) {
             Ok(()) => seen,
             // The allocator gave the page back.

@@ -144,7 +144,11 @@ fn an_expired_object_is_a_miss_and_the_lookup_deletes_it() {
     tiers.until_objects(1);
     // The server writes them after the object.
     eventually("the object's metadata", || {
-        tiers.objects.metadata().contains("expires-at").then_some(())
+        tiers
+            .objects
+            .metadata()
+            .contains("expires-at")
+            .then_some(())
     });
     // A reply that is not stored: what is found after it was there before.
     let refusal = json_reply("400 Bad Request", "", r#"{"error":{"message":"no"}}"#);
