@@ -55,6 +55,8 @@ LEARNED = 12
 RATE, SENDERS = 30, 64
 # Tenants of the idle connections.
 IDLE_TENANTS = 4
+# The router and the honest client have one core, all others the other one: they would be on machines of their own.
+OWN_CORE, OTHERS_CORE = 0, 1
 # Longest time until the hostile tenant is at its limits or has left, in seconds.
 CHANGE_LIMIT = 30
 KINDS = ("hostile", "idle", "alone")
@@ -302,12 +304,28 @@ class Idle(Load):
             head(f"sk-idle-{at % IDLE_TENANTS}", "/v1/models", 0, "GET"), True))
 
 
+def pin_programs(fleet):
+    """Gives the router and this process their core, threads included, and the engines the other one."""
+    for program in fleet.programs:
+        core = OWN_CORE if program is fleet.router else OTHERS_CORE
+        for thread in os.listdir(f"/proc/{program.pid}/task"):
+            pin(int(thread), core)
+    pin(0, OWN_CORE)
+
+
+def pin(pid, core):
+    """Lets a process use one core only, where there are several."""
+    if core < (os.cpu_count() or 1):
+        os.sched_setaffinity(pid, {core})
+
+
 def carry_loads(orders, ours, port, model):
     """Runs loads as they are ordered: in a process of its own, whose work is not the honest client's."""
     # Or the end of the other process would not end this one.
     ours.close()
     # The clients of others would be on other machines.
     os.nice(10)
+    pin(os.getpid(), OTHERS_CORE)
     loads, load = {"hostile": Hostile, "idle": Idle}, None
     while True:
         try:
@@ -535,6 +553,7 @@ def main():
             flags, honest, hostile = engines_of(name)
             with Fleet(warmroute, f"{folder}/{name}", args.base_port, flags, configuration()) as fleet:
                 fleet.follow_events()
+                pin_programs(fleet)
                 cell = cells[name] = Cell(fleet, honest, hostile)
                 for _ in range(args.rounds):
                     for kind in draw.sample(KINDS, len(KINDS)):
