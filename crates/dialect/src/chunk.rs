@@ -98,7 +98,7 @@ impl<'a> StreamChunk<'a> {
             let reply = Self::read_object(element.ok()?.as_str());
             let reply = reply.filter(|reply| reply.is_native)?;
             all = Some(match all {
-                Some(all) => all.beside(reply),
+                Some(all) => all.merge(reply),
                 None => reply,
             });
         }
@@ -109,7 +109,7 @@ impl<'a> StreamChunk<'a> {
     }
 
     /// Returns the facts of this reply and another one.
-    fn beside(self, other: Self) -> Self {
+    fn merge(self, other: Self) -> Self {
         let counts = self.usage.zip(other.usage);
         Self {
             // The counts of some of them would pass for those of all.

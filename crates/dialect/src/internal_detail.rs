@@ -5,8 +5,8 @@
 //! so what stands in the client's request is no detail. Nor is the name of a model, which is the
 //! path of its files where an engine was given no other.
 //!
-//! **Invariant**: the work grows with the text and not faster, and the passes over what the client
-//! knows are bounded by [`LEAST_LOOKUPS`] and [`MOST_SEARCHED`].
+//! **Invariant**: the work grows with the text and not faster, and what is searched of the client's
+//! text, over all pieces, is at most [`MOST_SEARCHED`] bytes and one piece more.
 
 use std::{
     collections::HashSet,
@@ -40,11 +40,10 @@ impl InternalDetail {
     }
 }
 
-/// Pieces of text that are looked up in what the client knows, however long that is.
-const LEAST_LOOKUPS: usize = 16;
-/// Bytes of what the client knows that are searched for more pieces: a message about a prompt can
-/// repeat a whole conversation about files.
-const MOST_SEARCHED: usize = 64 * 1024 * 1024;
+/// Bytes of what the client knows that are searched, summed over the pieces of the text that are
+/// looked up in it: some milliseconds. A message about a prompt can repeat a whole conversation
+/// about files.
+const MOST_SEARCHED: usize = 32 * 1024 * 1024;
 /// Fewest digits of a pointer.
 const POINTER_DIGITS: usize = 8;
 /// Longest name of a file in a line of a stack trace.
@@ -142,7 +141,10 @@ struct ClientText<'a> {
     known: KnownText<'a>,
     /// What was found in it.
     repeated: HashSet<&'a [u8]>,
-    most: usize,
+    /// Its length.
+    length: usize,
+    /// Bytes of it that have been searched.
+    searched: usize,
 }
 
 impl<'a> ClientText<'a> {
@@ -152,7 +154,8 @@ impl<'a> ClientText<'a> {
         Self {
             known,
             repeated: HashSet::new(),
-            most: LEAST_LOOKUPS.max(MOST_SEARCHED / length.max(1)),
+            length,
+            searched: 0,
         }
     }
 
@@ -165,7 +168,11 @@ impl<'a> ClientText<'a> {
         if self.repeated.contains(detail) {
             return false;
         }
-        if self.repeated.len() == self.most || !self.known.has(detail) {
+        if self.searched >= MOST_SEARCHED {
+            return true;
+        }
+        self.searched += self.length * self.known.passes(detail);
+        if !self.known.has(detail) {
             return true;
         }
         self.repeated.insert(detail);
@@ -179,6 +186,11 @@ impl KnownText<'_> {
         stands_in(self.request)
             || self.models.iter().any(|model| stands_in(model.as_bytes()))
             || self.has_escaped(detail)
+    }
+
+    /// Returns how often the text is searched for it at most.
+    fn passes(&self, detail: &[u8]) -> usize {
+        1 + usize::from(detail.contains(&b'/'))
     }
 
     /// Returns whether the request has it with escaped slashes, as PHP writes JSON.

@@ -382,7 +382,7 @@ fn mac_key(settings: &config::ResponseCacheSection) -> Option<&str> {
 /// Logs, once at each start of the backend, whether other parties could have written the cached
 /// replies.
 fn tell(settings: &config::ResponseCacheSection) {
-    if settings.backend != CacheBackend::Memory && mac_key(settings).is_none() {
+    if settings.is_open_to_forgery() {
         tracing::warn!(
             backend = settings.backend.as_str(),
             "response_cache.mac_key is not set: whoever can write to the store of replies can make up answers, only damage is \

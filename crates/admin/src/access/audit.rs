@@ -63,7 +63,7 @@ pub struct AuditFile {
     refused: Arc<Semaphore>,
     refused_in_a_minute: Mutex<MinuteCount>,
     /// Held while a line is written.
-    turn: Mutex<()>,
+    write_lock: Mutex<()>,
     written: AtomicU64,
     failed: AtomicU64,
     dropped: AtomicU64,
@@ -256,7 +256,7 @@ impl AuditFile {
                 began: Moment::START,
                 lines: 0,
             }),
-            turn: Mutex::new(()),
+            write_lock: Mutex::new(()),
             written: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -307,9 +307,9 @@ impl AuditFile {
         bytes.push(b'\n');
         let file = Arc::clone(self);
         let writing = runtime::spawn_blocking(move || {
-            let turn = file.turn.lock();
+            let writing = file.write_lock.lock();
             let written = append(&file.path, &bytes);
-            drop(turn);
+            drop(writing);
             file.count(written);
             drop(place);
         });

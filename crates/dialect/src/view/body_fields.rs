@@ -176,8 +176,8 @@ impl<'a> BodyFields<'a> {
             || sampling.prompt_logprobs;
         KvFields {
             transfer_fields: TransferFields::in_body(|key| self.get(key).is_some())
-                .and(sampling.transfer_fields)
-                .and(self.transfer_arguments()),
+                .union(sampling.transfer_fields)
+                .union(self.transfer_arguments()),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
         }
     }

@@ -44,7 +44,7 @@ impl<'a> SamplingFields<'a> {
                 let names: Vec<_> = value.members().into_iter().flatten().collect();
                 let has = |name: &str| names.iter().any(|(key, it)| key == name && !it.is_null());
                 let found = TransferFields::in_sampling(has);
-                self.transfer_fields = self.transfer_fields.and(found);
+                self.transfer_fields = self.transfer_fields.union(found);
             }
             key if key == longest => {
                 let tokens = value

@@ -17,7 +17,7 @@ const IN_BODY: [Key; 9] = [
 ];
 
 /// Where vLLM's sampling parameters carry them, and their names in errors.
-const IN_SAMPLING: [(&str, &str); 2] = [
+const IN_SAMPLING: [(&str, &str); 5] = [
     (
         "kv_transfer_params",
         "sampling_params.extra_args.kv_transfer_params",
@@ -25,6 +25,18 @@ const IN_SAMPLING: [(&str, &str); 2] = [
     (
         "ec_transfer_params",
         "sampling_params.extra_args.ec_transfer_params",
+    ),
+    (
+        "bootstrap_host",
+        "sampling_params.extra_args.bootstrap_host",
+    ),
+    (
+        "bootstrap_port",
+        "sampling_params.extra_args.bootstrap_port",
+    ),
+    (
+        "bootstrap_room",
+        "sampling_params.extra_args.bootstrap_room",
     ),
 ];
 
@@ -39,7 +51,7 @@ const IN_ARGUMENTS: [(&str, &str); 5] = [
 
 /// The fields of a body that control KV transfer between engines (S43).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TransferFields(u16);
+pub struct TransferFields(u32);
 
 impl TransferFields {
     pub(super) fn in_body(has: impl Fn(Key) -> bool) -> Self {
@@ -56,7 +68,7 @@ impl TransferFields {
         Self(bits(IN_BODY.len() + IN_SAMPLING.len(), found))
     }
 
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(super) fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -65,15 +77,15 @@ impl TransferFields {
         let further = IN_SAMPLING.into_iter().chain(IN_ARGUMENTS);
         let all = (IN_BODY.into_iter().map(Key::name)).chain(further.map(|(_, path)| path));
         all.enumerate()
-            .filter(move |(at, _)| self.0 & (1_u16 << *at) != 0)
+            .filter(move |(at, _)| self.0 & (1_u32 << *at) != 0)
             .map(|(_, path)| path)
     }
 }
 
 /// Returns the bits of the fields that are there; `first`: the place of the first one.
-fn bits(first: usize, found: impl Iterator<Item = bool>) -> u16 {
+fn bits(first: usize, found: impl Iterator<Item = bool>) -> u32 {
     (first..)
         .zip(found)
         .filter(|(_, is_there)| *is_there)
-        .fold(0, |bits, (at, _)| bits | (1_u16 << at))
+        .fold(0, |bits, (at, _)| bits | (1_u32 << at))
 }

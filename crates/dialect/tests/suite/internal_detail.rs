@@ -156,8 +156,8 @@ fn a_text_that_repeats_too_much_to_be_looked_up_has_a_detail() {
     };
     let with_rest = |text: &str, rest: usize| [text, &" ".repeat(rest)].concat();
     for (count, rest, detail) in [
-        (16, 4 << 20, None),
-        (17, 4 << 20, Some(Pointer)),
+        (8, 4 << 20, None),
+        (9, 4 << 20, Some(Pointer)),
         // There is time for more in a short request.
         (1000, 0, None),
     ] {

@@ -333,6 +333,11 @@ fn fields_that_name_other_engines_are_found_wherever_an_engine_reads_them() {
             "vllm_xargs.kv_transfer_params",
         ),
         (
+            Dialect::TokenIds,
+            r#""sampling_params":{"extra_args":{"bootstrap_host":"10.0.0.9"}}"#,
+            "sampling_params.extra_args.bootstrap_host",
+        ),
+        (
             Dialect::Responses,
             r#""model":"m","vllm_xargs":{"ec_transfer_\u0070arams":[1]}"#,
             "vllm_xargs.ec_transfer_params",

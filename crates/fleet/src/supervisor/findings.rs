@@ -118,7 +118,7 @@ impl Supervisor {
         self.reported_salts = Some(support);
         warn!(
             worker = %self.checker.config.name, salt = support.as_str(),
-            "it is not shown to keep the caches of tenants apart, and gets none of their requests (tenants.isolation: strict): use an engine that honours cache_salt and reports cached tokens"
+            "it is not shown to keep the caches of tenants apart, and gets no requests while there are several tenants (tenants.isolation: strict): use an engine that honours cache_salt and reports cached tokens"
         );
     }
 

@@ -76,7 +76,13 @@ impl SaltProbes {
         if !std::mem::take(&mut self.running) {
             return;
         }
-        self.support = found.unwrap_or(self.support);
+        // One probe shows nothing where its blocks were evicted meanwhile: the second one counts.
+        let is_first = self.fruitless == 0 && self.support == SaltSupport::Honoured;
+        match found {
+            None => {}
+            Some(SaltSupport::Unknown) if is_first => {}
+            Some(found) => self.support = found,
+        }
         if matches!(found, None | Some(SaltSupport::Unknown)) {
             let doublings = self.fruitless.min(MOST_DOUBLINGS);
             self.due = Some(now + PROBE_AGAIN * (1_u32 << doublings));

@@ -193,7 +193,7 @@ impl AttemptFailure {
         }
     }
 
-    /// A whole reply that is not.
+    /// A reply that ended before its announced length.
     pub(super) fn cut_short() -> Self {
         Self::protocol("the worker's reply ended before its announced end: try again".to_owned())
     }

@@ -104,11 +104,11 @@ pub(super) fn check_body(
 mod tests {
     use config::Secret;
     use contract_id::contract;
-    use dialect::ErrorCode;
+    use dialect::{Dialect, ErrorCode};
     use http::Method;
     use tenants::{KeyVerdict, TenantEntry, TenantSecrets, Tenants, TenantsSection};
 
-    use super::*;
+    use super::{super::prefill, *};
     use crate::routes::{self, ROUTES, RouteMatch};
 
     fn entry(name: &str) -> TenantEntry {
@@ -228,9 +228,9 @@ mod tests {
                 let mut json_routes = ROUTES.iter().filter(|route| {
                     route.body == crate::routes::BodyMode::Limited && !is_of_route(route)
                 });
+                let view = dialect::view(Dialect::Chat, body.as_bytes()).expect("a good body");
                 json_routes.all(|route| refused(tenant, route.path, &body).is_none())
-                    && (!field.is_some_and(EngineField::is_of_transfer)
-                        || may_send_transfer_field(Some(tenant), name))
+                    && prefill::check_transfer_fields(&view, Some(tenant)).is_ok()
             };
             let is_of_transfer = field.is_some_and(EngineField::is_of_transfer);
             assert_eq!(may_send(&alone), !is_of_transfer, "{name}");

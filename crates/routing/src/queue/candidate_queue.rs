@@ -32,9 +32,9 @@ pub(crate) struct CandidateQueue {
     due: BTreeSet<(Moment, Ticket)>,
     /// Time of the next pass if no event comes before.
     pub(super) look_at: Option<Moment>,
-    /// How many requests of all queues were bound when one of this queue was last, or before this
-    /// queue was made.
-    pub(super) turn: u64,
+    /// How many requests of all queues had been bound when the last one of this queue was; of a queue
+    /// without one, when it was made.
+    pub(super) last_bound: u64,
     /// Targets that have opened and that the pass offers; empty: no pass is running.
     opened: BTreeSet<Target>,
     /// Open targets that no request of the last pass could use.
@@ -53,13 +53,13 @@ pub(crate) struct CandidateQueue {
 }
 
 impl CandidateQueue {
-    pub(super) fn new(targets: Arc<[Target]>, turn: u64) -> Self {
+    pub(super) fn new(targets: Arc<[Target]>, last_bound: u64) -> Self {
         Self {
             targets,
             order: TenantOrder::default(),
             due: BTreeSet::new(),
             look_at: None,
-            turn,
+            last_bound,
             opened: BTreeSet::new(),
             declined: BTreeSet::new(),
             priced: 0,

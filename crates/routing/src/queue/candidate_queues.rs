@@ -17,10 +17,12 @@ use kv_blocks::{Moment, Target};
 
 use super::{QueueId, TargetAvailability, candidate_queue::CandidateQueue, shares::QueueBand};
 
-/// Most queues in which one look for the others of a target asks who waits.
+/// Most other queues that are asked who waits in them, when a tenant comes to a queue where nobody
+/// does.
 const MOST_CONTENDING: usize = 256;
 
-/// When the pass of a queue is due, and its turn among those that are due at that moment.
+/// When the pass of a queue is due, and [`CandidateQueue::last_bound`], the least of which is first
+/// among those that are due at that moment.
 type Look = (Moment, u64, QueueId);
 
 /// One queue for each set of targets.
@@ -70,8 +72,8 @@ impl CandidateQueues {
     /// Records that a request of a queue was bound: others have their turn before it has another.
     pub(super) fn record_bound(&mut self, id: QueueId) {
         self.bound += 1;
-        let turn = self.bound;
-        self.change(id, |queue| queue.turn = turn);
+        let bound = self.bound;
+        self.change(id, |queue| queue.last_bound = bound);
     }
 
     /// Returns the least virtual time of a tenant that waits with this priority in a queue, or if
@@ -174,7 +176,7 @@ impl CandidateQueues {
 }
 
 fn look_of(id: QueueId, queue: &CandidateQueue) -> Option<Look> {
-    Some((queue.look_at?, queue.turn, id))
+    Some((queue.look_at?, queue.last_bound, id))
 }
 
 fn due_of(id: QueueId, queue: &CandidateQueue) -> Option<(Moment, QueueId)> {

@@ -1,4 +1,4 @@
-//! A search for the secrets of all tests in what the programs of all tests write (goal G19).
+//! A search for the longer secrets of all tests in what the programs of all tests write (goal G19).
 //!
 //! Secrets are learned from flags, configurations and request headers as the tests use them, and
 //! looked for when a program ends and in the replies of servers. `WARMROUTE_TEST_LOG=trace` starts

@@ -171,7 +171,7 @@ const BUILD: &str = include_str!("../../../../deploy/release/build");
 
 #[test]
 #[contract("S74")]
-fn dependencies_are_checked_daily_and_when_they_change() {
+fn the_daily_workflow_checks_advisories_also_when_dependencies_change() {
     for part in [
         "schedule:\n    - cron: \"17 4 * * *\"\n",
         "paths: [Cargo.lock, \"**/Cargo.toml\", deny.toml,",
@@ -184,7 +184,7 @@ fn dependencies_are_checked_daily_and_when_they_change() {
 
 #[test]
 #[contract("S76")]
-fn a_release_is_tested_and_has_its_dependencies_checksums_and_signed_provenance() {
+fn the_release_workflow_tests_and_adds_dependencies_checksums_and_signed_provenance() {
     for (file, part) in [
         (RELEASE, "./test --long"),
         (RELEASE, "needs: check"),

@@ -322,6 +322,25 @@ fn a_salt_probe_that_shows_nothing_is_repeated_and_without_an_answer_the_last_on
 
 #[test]
 #[contract("S59")]
+fn the_second_salt_probe_that_shows_nothing_ends_the_finding() {
+    let mut fixture = probed();
+    fixture.on(WorkerEvent::SaltProbed(Some(SaltSupport::Honoured)));
+    fixture.on(WorkerEvent::Configured(PeriodicChecks::Enabled));
+    fixture.tick_after(seconds(1));
+    fixture.on(identified(IdentitySource::Check, true));
+    fixture.on(check_ended(CheckOutcome::Passed));
+    assert!(fixture.tick_after(seconds(0)).contains(&PROBE_SALTS));
+    fixture.on(WorkerEvent::SaltProbed(Some(SaltSupport::Unknown)));
+    assert_eq!(fixture.machine.salt_support(), SaltSupport::Honoured);
+    fixture.tick_after(seconds(29));
+    fixture.on(load(LoadReport::Read(LoadFigures::Present)));
+    assert!(fixture.tick_after(seconds(1)).contains(&PROBE_SALTS));
+    fixture.on(WorkerEvent::SaltProbed(Some(SaltSupport::Unknown)));
+    assert_eq!(fixture.machine.salt_support(), SaltSupport::Unknown);
+}
+
+#[test]
+#[contract("S59")]
 fn the_finding_about_salts_ends_with_the_process_and_with_the_engine() {
     let honoured = || {
         let mut fixture = probed();

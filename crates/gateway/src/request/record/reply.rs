@@ -182,6 +182,7 @@ impl RequestGuard {
     /// Returns the counts of all replies to the request, of which a part has these.
     fn usage_of_all(&mut self, usage: Usage, part: Option<ReplyPart>) -> Usage {
         let Some(part) = part else { return usage };
+        // Also of a list, whose counts are one sum: the usual length of one reply is not in it.
         let parts = self.reply.parts.get_or_insert_default();
         match part {
             ReplyPart::Numbered(number) => parts.record(number, usage),
