@@ -185,7 +185,9 @@ fn feed(namespace: &Namespace, mut take: impl FnMut(&[u8])) {
 }
 
 /// Returns the shown form of a block's hash. In a namespace with a salt it is keyed by the salt:
-/// the hash of guessed tokens is not found among the shown ones by who does not know the salt.
+/// the first 8 bytes, big-endian, of SHA-256 over the salt's length (8 bytes, little-endian), the
+/// salt, and the hash (8 bytes, little-endian). A reader who does not know the salt cannot look up
+/// the hash of guessed tokens; a tenant's salt is secret only with `tenants.salt_secret_file`.
 pub fn shown_hash(namespace: &Namespace, hash: SequenceHash) -> SequenceHash {
     let Some(salt) = &namespace.salt else {
         return hash;
