@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use config::CacheBackend;
 use net::Clock;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
