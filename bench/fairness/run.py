@@ -158,7 +158,7 @@ def main():
                   f"{rates.get('questions', 0):.2f} | {rates.get('agents', 0):.2f} |", flush=True)
         print("\n| weights | requests/s | over the weight | Jain index |")
         print("|---|---|---|--:|")
-        for weights in ({"one": 1, "other": 1}, {"one": 1, "other": 3}):
+        for weights in ({"one": 1, "two": 1}, {"one": 1, "two": 3}):
             def fill(load, weights=weights):
                 for tenant in weights:
                     load.agents(tenant, f"sk-{tenant}", AGENTS, (LONG_TASK, SHORT_OUTPUT))
