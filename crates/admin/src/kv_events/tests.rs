@@ -332,6 +332,20 @@ async fn a_reader_that_falls_behind_is_notified_and_disconnected() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_that_keeps_up_is_not_disconnected_with_a_slow_one() {
+    let index = index();
+    let mut slow = Box::pin(subscribe_to(&index, &[]));
+    let mut awake = Box::pin(subscribe_to(&index, &[("format", "rfc1527")]));
+    for _ in 0..700 {
+        index.apply(target(0), &stored(0, 0..3000, Tier::Device));
+        index.apply(target(0), &removed(0, 0..3000, Tier::Device));
+        let (text, ended) = all_of(&mut awake).await;
+        assert!(!ended && !text.contains("lagged") && !text.is_empty());
+    }
+    assert!(all_of(&mut slow).await.1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_stream_sends_comments() {
     let index = index();
     let mut events = Box::pin(subscribe_to(&index, &[]));

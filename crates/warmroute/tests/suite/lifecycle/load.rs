@@ -4,7 +4,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, RwLock, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -18,6 +18,8 @@ use crate::harness::{Stopwatch, chat, streamed};
 /// Clients that send requests until they are stopped.
 pub(crate) struct RequestLoad {
     stop: Arc<AtomicBool>,
+    /// Read by each request while it is under way.
+    under_way: Arc<RwLock<()>>,
     requests: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
     threads: Vec<JoinHandle<()>>,
@@ -32,11 +34,13 @@ impl RequestLoad {
             Arc::new(AtomicU64::new(0)),
         );
         let failures: Arc<Mutex<Vec<String>>> = Arc::default();
+        let under_way: Arc<RwLock<()>> = Arc::default();
         let threads = (0..clients).map(|client| {
-            let (stop, requests, failures) = (
+            let (stop, requests, failures, under_way) = (
                 Arc::clone(&stop),
                 Arc::clone(&requests),
                 Arc::clone(&failures),
+                Arc::clone(&under_way),
             );
             let address = address.to_owned();
             std::thread::spawn(move || {
@@ -44,10 +48,12 @@ impl RequestLoad {
                 let begun = Stopwatch::start();
                 while !stop.load(Ordering::Relaxed) {
                     number += 1;
+                    let request = under_way.read().unwrap();
                     if let Err(error) = send(&address, client * 1_000_000 + number) {
                         let mut failures = failures.lock().unwrap();
                         failures.push(format!("request {number} of client {client}: {error}"));
                     }
+                    drop(request);
                     requests.fetch_add(1, Ordering::Relaxed);
                     let due = every * u32::try_from(number).unwrap();
                     std::thread::sleep(due.saturating_sub(begun.elapsed()));
@@ -57,6 +63,7 @@ impl RequestLoad {
         Self {
             threads: threads.collect(),
             stop,
+            under_way,
             requests,
             failures,
         }
@@ -65,6 +72,11 @@ impl RequestLoad {
     /// Requests sent so far, answered or not.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Waits until no request is under way; none begins until the guard is dropped.
+    pub(crate) fn pause(&self) -> RwLockWriteGuard<'_, ()> {
+        self.under_way.write().unwrap()
     }
 
     /// Stops the clients; every request must have a complete reply. Returns the number of requests.
