@@ -3,7 +3,11 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::Router;
-use hyper::{Request, body::Incoming, service::Service as _};
+use hyper::{
+    Request,
+    body::{Body as _, Incoming},
+    service::Service as _,
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -157,10 +161,15 @@ async fn connection(
                 address: slot.address(),
             };
             request.extensions_mut().insert(caller);
-            let response = match framing {
+            // No route reads the body of such a request, and what follows it is not answered.
+            let is_unread = request.method().is_safe() && !request.body().is_end_stream();
+            let mut response = match framing {
                 Ok(()) => routes.call(request).await?,
                 Err(error) => response::refused_framing(error),
             };
+            if is_unread {
+                response::close_connection(response.headers_mut());
+            }
             Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
         }
     });

@@ -1,7 +1,7 @@
 //! Replies of the listener.
 
 use axum::{
-    http::{HeaderValue, Method, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use dialect::{ApiError, ErrorCode};
@@ -57,9 +57,13 @@ pub(crate) fn refused_framing(refused: FramingError) -> Response {
         ErrorCode::InvalidRequest,
         refused.to_string(),
     ));
-    let close = HeaderValue::from_static("close");
-    response.headers_mut().insert(header::CONNECTION, close);
+    close_connection(response.headers_mut());
     response
+}
+
+/// Closes the connection after the reply with these headers.
+pub(crate) fn close_connection(headers: &mut HeaderMap) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
 pub(crate) async fn unknown_route(uri: Uri) -> Response {

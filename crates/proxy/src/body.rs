@@ -17,7 +17,8 @@ pub struct RequestBody(Source);
 
 #[derive(Debug)]
 enum Source {
-    Connection(Incoming),
+    /// The body, and whether its end was read: it knows that itself only where a length was announced.
+    Connection(Incoming, bool),
     /// The frames that are left, and the announced length.
     Frames(VecDeque<Bytes>, Option<u64>),
 }
@@ -50,7 +51,7 @@ impl RequestBody {
     /// Returns the announced length, in bytes; `None`: the body is chunked.
     pub fn announced(&self) -> Option<u64> {
         match &self.0 {
-            Source::Connection(body) => body.size_hint().exact(),
+            Source::Connection(body, _) => body.size_hint().exact(),
             Source::Frames(frames, length) => {
                 length.map(|_| frames.iter().map(|frame| frame.len() as u64).sum())
             }
@@ -60,7 +61,7 @@ impl RequestBody {
     /// Returns whether the body is read to its end.
     pub fn is_end(&self) -> bool {
         match &self.0 {
-            Source::Connection(body) => body.is_end_stream(),
+            Source::Connection(body, ended) => *ended || body.is_end_stream(),
             Source::Frames(frames, _) => frames.is_empty(),
         }
     }
@@ -76,9 +77,12 @@ impl RequestBody {
     /// Polls for the next bytes, as [`Self::next_data`] returns them.
     pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, FramingError>>> {
         match &mut self.0 {
-            Source::Connection(body) => loop {
+            Source::Connection(body, ended) => loop {
                 match ready!(Pin::new(&mut *body).poll_frame(cx)) {
-                    None => return Poll::Ready(None),
+                    None => {
+                        *ended = true;
+                        return Poll::Ready(None);
+                    }
                     Some(Err(_)) => return Poll::Ready(Some(Err(FramingError))),
                     Some(Ok(frame)) => {
                         if let Ok(data) = frame.into_data() {
@@ -94,7 +98,7 @@ impl RequestBody {
 
 impl From<Incoming> for RequestBody {
     fn from(body: Incoming) -> Self {
-        Self(Source::Connection(body))
+        Self(Source::Connection(body, false))
     }
 }
 

@@ -214,12 +214,12 @@ async fn handle_route(
     }
     let rest = call.rest.clone();
     let response = call_handler(gateway, route, call, guard).await;
-    match rest.and_then(|rest| rest.take_unsent()) {
-        Some(mut unsent) => {
-            reply::close_unless(accept::drain_body(&mut unsent, false).await, response)
-        }
-        None => response,
-    }
+    let drained = match rest.and_then(|rest| rest.take_unsent()) {
+        Some(mut unsent) => accept::drain_body(&mut unsent, false).await,
+        // Of a route that reads no body.
+        None => accept::drain_body(&mut body, expects_continue).await,
+    };
+    reply::close_unless(drained, response)
 }
 
 /// Admits the request as one of its tenant, to whose end the guard holds its place, and reads it.

@@ -57,6 +57,44 @@ fn heads_over_a_limit_are_refused_with_its_own_status() {
 }
 
 #[test]
+#[contract("G15", "S24")]
+fn what_follows_a_body_that_no_route_reads_is_answered_or_the_reply_says_that_it_is_not() {
+    let router = Program::serve(&["http://127.0.0.1:9".to_owned()], &[]);
+    let (inner, after) = (
+        "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n",
+        "GET /health HTTP/1.1\r\nhost: a\r\nx-request-id: after\r\n\r\n",
+    );
+    let (first, second) = inner.split_at(5);
+    let pieces = crate::harness::chunked(&[first.as_bytes(), second.as_bytes()]);
+    let bodies = [
+        (format!("content-length: {}", inner.len()), inner.to_owned()),
+        (
+            "transfer-encoding: chunked".to_owned(),
+            String::from_utf8(pieces).unwrap(),
+        ),
+    ];
+    for (listener, stays) in [(router.data(), true), (router.admin(), false)] {
+        for (framing, body) in &bodies {
+            let mut client = RawClient::connect(&listener);
+            let request =
+                format!("GET /health HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{body}{after}");
+            client.send_bytes(request.as_bytes());
+            let closes = client.reply().header("connection") == Some("close");
+            assert_eq!(!closes, stays, "{framing} {listener}");
+            if closes {
+                assert!(client.is_closed(), "{framing}");
+            } else {
+                assert_eq!(
+                    client.reply().header("x-request-id"),
+                    Some("after"),
+                    "{framing}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 #[contract("S35")]
 fn a_client_that_expects_100_gets_it_only_if_its_body_will_be_read() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
