@@ -104,7 +104,7 @@ impl SourceTexts {
             Some(path) => {
                 let name = path.display().to_string();
                 let text = settings::read(path, &name)?;
-                ListedKeys::new(config::keys_file(&text, &name, &tenants.api_keys)?)
+                config::keys_file(&text, &name, &tenants.api_keys)?
             }
             None => ListedKeys::default(),
         };
