@@ -125,6 +125,11 @@ impl KeyTable {
         table
     }
 
+    /// Returns whether it accepts no request at all.
+    fn is_closed(&self) -> bool {
+        self.open.is_none() && self.by_digest.is_empty() && self.validated.is_none()
+    }
+
     /// Returns the names of all tenants.
     fn names(&self) -> HashSet<&str> {
         let all = self.open.iter().chain(self.by_digest.values());
@@ -164,6 +169,13 @@ fn state_of(name: &Arc<str>, states: &mut States) -> NamedState {
     let named: NamedState = (Arc::clone(name), Arc::default());
     states.insert(Arc::clone(&named.0), Arc::clone(&named.1));
     named
+}
+
+/// Returns a copy of the section in which keys are digests.
+fn without_keys(section: &TenantsSection) -> TenantsSection {
+    let mut copy = section.clone();
+    copy.hash_keys();
+    copy
 }
 
 /// Returns the digest of an entry's key; the check of the configuration leaves none without one.
@@ -206,6 +218,8 @@ struct KeptParts {
 #[derive(Debug)]
 pub struct Tenants {
     table: ArcSwap<KeyTable>,
+    /// The section that the table is made of.
+    section: Mutex<TenantsSection>,
     kept: KeptParts,
     /// Of the tenants in force, and of at most [`MOST_REMOVED`] others and those with running
     /// requests. Locked during a change.
@@ -227,19 +241,25 @@ impl Tenants {
         let table = KeyTable::of(section, &kept, &mut states);
         Self {
             table: ArcSwap::from_pointee(table),
+            section: Mutex::new(without_keys(section)),
             kept,
             states: Mutex::new(states),
         }
     }
 
-    /// Replaces the table. Running requests keep their places. Returns whether no request is
-    /// accepted from now on: where keys were required, a configuration without any does not open
-    /// the API until the next start.
+    /// Replaces the table, if the section has changed: most changes of a configuration are of
+    /// workers. Running requests keep their places. Returns whether no request is accepted from now
+    /// on: where keys were required, a configuration without any does not open the API until the
+    /// next start.
     pub fn reconfigure(&self, section: &TenantsSection) -> bool {
         let states = &mut *self.states.lock();
-        let required = self.table.load().requires_key();
+        let in_force = &mut *self.section.lock();
+        let current = self.table.load();
+        if *in_force == *section {
+            return current.is_closed();
+        }
         let mut next = KeyTable::of(section, &self.kept, states);
-        if required {
+        if current.requires_key() {
             next.open = None;
         }
         let names = next.names();
@@ -248,8 +268,9 @@ impl Tenants {
             states.retain(|name, state| names.contains(&**name) || state.is_running());
         }
         drop(names);
-        let closed = next.open.is_none() && next.by_digest.is_empty() && next.validated.is_none();
+        let closed = next.is_closed();
         self.table.store(Arc::new(next));
+        *in_force = without_keys(section);
         closed
     }
 
