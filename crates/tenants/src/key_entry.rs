@@ -228,6 +228,7 @@ mod tests {
     use contract_id::contract;
 
     use super::*;
+    use crate::Tenant;
 
     fn entry(name: &str) -> TenantEntry {
         TenantEntry {
@@ -340,7 +341,8 @@ mod tests {
 
     /// A file has up to 100,000 of them.
     #[test]
-    fn an_entry_is_small() {
+    fn an_entry_and_its_tenant_are_small() {
         assert!(size_of::<KeyEntry>() <= 88, "{}", size_of::<KeyEntry>());
+        assert!(size_of::<Tenant>() <= 64, "{}", size_of::<Tenant>());
     }
 }
