@@ -230,9 +230,8 @@ impl Tenants {
     /// Creates the table of a configuration.
     pub fn new(section: &TenantsSection, secrets: TenantSecrets) -> Self {
         let (mut states, routers) = (States::default(), RouterCount::default());
-        let validated = (!section.key_validation.is_empty()).then(|| {
-            Arc::new(ValidatedKeys::new(section, &secrets.salt, &routers))
-        });
+        let validated = (!section.key_validation.is_empty())
+            .then(|| Arc::new(ValidatedKeys::new(section, &secrets.salt, &routers)));
         let kept = KeptParts {
             secrets,
             routers,
