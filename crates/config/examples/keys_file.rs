@@ -8,7 +8,7 @@
 
 use std::{fmt::Write as _, fs, time::Instant};
 
-use tenants::{KeyDigest, ListedKeys, TenantSecrets, Tenants, TenantsSection};
+use tenants::{KeyDigest, TenantSecrets, Tenants, TenantsSection};
 
 const KEYS: usize = 100_000;
 
@@ -36,11 +36,11 @@ fn main() {
         writeln!(text, "{}", line(number)).expect("a string takes everything");
     }
     let (before, started) = (status_mib("VmRSS:"), Instant::now());
-    let entries = config::keys_file(&text, "keys.jsonl", &[]).expect("a good file");
+    let listed = config::keys_file(&text, "keys.jsonl", &[]).expect("a good file");
     let read = started.elapsed();
     let section = TenantsSection {
         keys_file: Some("keys.jsonl".into()),
-        listed: ListedKeys::new(entries),
+        listed,
         ..TenantsSection::default()
     };
     let tenants = Tenants::new(&section, TenantSecrets::default());

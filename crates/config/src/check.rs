@@ -38,6 +38,18 @@ impl Checker<'_> {
         given: Option<&LocatedValue>,
         path: &str,
     ) -> CheckedValue {
+        self.section_with_defaults(keys, given, path, default_of)
+    }
+
+    /// Checks a section of which `default` returns the default of each key, for a caller that checks
+    /// the same section many times.
+    pub(crate) fn section_with_defaults(
+        &mut self,
+        keys: &'static [KeySchema],
+        given: Option<&LocatedValue>,
+        path: &str,
+        default: impl Fn(&KeySchema) -> Value,
+    ) -> CheckedValue {
         let entries = match given {
             None
             | Some(LocatedValue {
@@ -69,10 +81,7 @@ impl Checker<'_> {
                     .iter()
                     .find(|entry| entry.key == key.name)
                     .map(|entry| &entry.value);
-                (
-                    key.name.to_owned(),
-                    self.key(key, given, &join(path, key.name)),
-                )
+                (key.name.to_owned(), self.key(key, given, path, &default))
             })
             .collect();
         CheckedValue {
@@ -103,30 +112,32 @@ impl Checker<'_> {
         );
     }
 
+    /// Checks a key of the section at `section`.
     fn key(
         &mut self,
         key: &'static KeySchema,
         given: Option<&LocatedValue>,
-        path: &str,
+        section: &str,
+        default: impl Fn(&KeySchema) -> Value,
     ) -> CheckedValue {
         if let ValueKind::Section(keys) = key.kind {
-            return self.section(keys, given, path);
+            return self.section(keys, given, &join(section, key.name));
         }
-        let default = default_of(key);
         let Some(given) = given.filter(|given| !matches!(given.node, ValueNode::Null)) else {
-            return CheckedValue::default_of(default);
+            return CheckedValue::default_of(default(key));
         };
-        let mut checked = self.value(&key.kind, given, path);
-        if !checked.failed && key.built == Availability::Later && checked.value != default {
+        let path = join(section, key.name);
+        let mut checked = self.value(&key.kind, given, &path);
+        if !checked.failed && key.built == Availability::Later && checked.value != default(key) {
             self.file(
-                path,
+                &path,
                 given,
                 ValueError::later(&format!("`{}`", key.name)).expected("this key left out"),
             );
             checked.failed = true;
         }
         if checked.failed && !matches!(checked.value, Value::List(_) | Value::Map(_)) {
-            checked.value = default;
+            checked.value = default(key);
         }
         checked
     }

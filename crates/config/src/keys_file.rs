@@ -1,11 +1,14 @@
 //! The file of `tenants.keys_file`: an entry of `tenants.api_keys` in JSON on each line.
 //!
-//! Lines are checked one by one, so that a file of 100,000 keys never stands in memory as a tree.
+//! Lines are checked one by one, so that a file of 100,000 keys never stands in memory as a tree;
+//! each leaves a [`KeyEntry`].
 
-use std::{collections::HashMap, fmt, panic::resume_unwind, thread};
+use std::{collections::HashMap, fmt, panic::resume_unwind, sync::Arc, thread};
 
-use settings::{CheckUrl, LocatedValue, Section, Setting as _, ValueOrigin};
-use tenants::{KeyDigest, TenantEntry};
+use settings::{
+    CheckUrl, CheckedValue, KeySchema, LocatedValue, Section as _, Setting as _, ValueOrigin,
+};
+use tenants::{EntryParts, EntryRules, KeyDigest, KeyEntry, ListedKeys, TenantEntry};
 
 use crate::{
     Problem,
@@ -15,7 +18,7 @@ use crate::{
     problem::{ProblemDraft, report},
 };
 
-/// Most keys of a file: some 100 MB of table.
+/// Most keys of a file: some 300 bytes each, in the list and in the table, where rules are alike.
 const MOST_KEYS: usize = 100_000;
 /// Longest line, in bytes.
 const MAX_LINE: usize = 64 * 1024;
@@ -37,14 +40,14 @@ pub fn keys_file(
     text: &str,
     name: &str,
     beside: &[TenantEntry],
-) -> Result<Vec<TenantEntry>, Vec<Problem>> {
+) -> Result<ListedKeys, Vec<Problem>> {
     let lines = text.lines().enumerate().map(|(at, line)| Line {
         number: at + 1,
         text: line.trim(),
     });
     let lines = lines.filter(|line| !line.text.is_empty() && !line.text.starts_with('#'));
     let lines: Vec<Line<'_>> = lines.take(MOST_KEYS + 1).collect();
-    let mut reader = KeysReader::new(beside);
+    let mut reader = KeysReader::new(beside, lines.len());
     for (line, read) in lines.iter().zip(read_all(&lines)) {
         reader.line(line.number, read);
         if reader.problems.len() >= MOST_PROBLEMS {
@@ -57,7 +60,7 @@ pub fn keys_file(
         reader.problems.push(draft.expected(expected));
     }
     if reader.problems.is_empty() {
-        Ok(reader.entries)
+        Ok(ListedKeys::new(reader.entries))
     } else {
         Err(report(reader.problems, name))
     }
@@ -72,8 +75,8 @@ struct Line<'a> {
     text: &'a str,
 }
 
-/// An entry by itself, with the digest of its key.
-type ReadEntry = Result<(TenantEntry, KeyDigest), Vec<ProblemDraft>>;
+/// An entry by itself.
+type ReadEntry = Result<KeyEntry, Vec<ProblemDraft>>;
 
 /// Reads the lines by themselves, in their order, on several threads. Each thread stops after
 /// [`MOST_PROBLEMS`] problems.
@@ -100,9 +103,10 @@ fn read_all(lines: &[Line<'_>]) -> impl Iterator<Item = ReadEntry> {
 
 fn read_part(lines: &[Line<'_>]) -> Vec<ReadEntry> {
     let mut read = Vec::with_capacity(lines.len());
+    let mut reader = LineReader::new();
     let mut wrong = 0;
     for line in lines {
-        let entry = read_line(line.text);
+        let entry = reader.read(line.text);
         wrong += usize::from(entry.is_err());
         read.push(entry);
         if wrong >= MOST_PROBLEMS {
@@ -112,18 +116,58 @@ fn read_part(lines: &[Line<'_>]) -> Vec<ReadEntry> {
     read
 }
 
-fn read_line(text: &str) -> ReadEntry {
-    const OBJECT: &str = "an entry of tenants.api_keys as one JSON object, such as {\"name\": \"a\", \"key_sha256\": \
-                          \"...\"}";
-    // The origin is replaced by the line, as the columns of one line say little.
-    const ORIGIN: ValueOrigin = ValueOrigin::File { line: 1, column: 1 };
-    if text.len() > MAX_LINE {
-        return Err(problem("a line longer than 64 KiB", OBJECT));
+/// Reads lines by themselves.
+struct LineReader {
+    /// The values of an entry that sets none: their texts are read once, not for each line.
+    defaults: CheckedValue,
+    parts: EntryParts,
+}
+
+impl LineReader {
+    fn new() -> Self {
+        Self {
+            defaults: CheckedValue::defaults(TenantEntry::KEYS),
+            parts: EntryParts::default(),
+        }
     }
-    // The text of a line that is not JSON is not shown: it may be a key.
-    match json_object(text, &ORIGIN) {
-        Some(tree) => checked(&tree),
-        None => Err(problem("no JSON object", OBJECT)),
+
+    fn read(&mut self, text: &str) -> ReadEntry {
+        const OBJECT: &str = "an entry of tenants.api_keys as one JSON object, such as {\"name\": \"a\", \"key_sha256\": \
+                              \"...\"}";
+        // The origin is replaced by the line, as the columns of one line say little.
+        const ORIGIN: ValueOrigin = ValueOrigin::File { line: 1, column: 1 };
+        if text.len() > MAX_LINE {
+            return Err(problem("a line longer than 64 KiB", OBJECT));
+        }
+        // The text of a line that is not JSON is not shown: it may be a key.
+        match json_object(text, &ORIGIN) {
+            Some(tree) => self.checked(&tree),
+            None => Err(problem("no JSON object", OBJECT)),
+        }
+    }
+
+    /// Checks an entry by itself.
+    fn checked(&mut self, tree: &LocatedValue) -> ReadEntry {
+        const NO_URLS: CheckUrl = |_| Err(String::new());
+        let mut checker = Checker {
+            env: &[],
+            check_url: NO_URLS,
+            problems: Vec::new(),
+        };
+        let default = |key: &KeySchema| self.defaults.key(key.name).value.clone();
+        let value = checker.section_with_defaults(TenantEntry::KEYS, Some(tree), "", default);
+        let mut problems = checker.problems;
+        let check = EntryCheck {
+            path: "",
+            entry: &value,
+        };
+        let digest = check.alone(&mut problems);
+        match (TenantEntry::read(&value), digest) {
+            (Some(entry), Some(digest)) if problems.is_empty() => {
+                Ok(KeyEntry::of(&entry, digest, &mut self.parts))
+            }
+            _ => Err(problems),
+        }
     }
 }
 
@@ -134,9 +178,9 @@ fn problem(message: &str, expected: &str) -> Vec<ProblemDraft> {
 /// The entries so far.
 struct KeysReader<'a> {
     beside: &'a [TenantEntry],
-    entries: Vec<TenantEntry>,
+    entries: Vec<KeyEntry>,
     /// The place of the first entry with a name; those `beside` come before the file's own.
-    names: HashMap<String, usize>,
+    names: HashMap<Arc<str>, usize>,
     keys: HashMap<KeyDigest, KeyPlace>,
     problems: Vec<ProblemDraft>,
 }
@@ -160,32 +204,36 @@ impl fmt::Display for KeyPlace {
 }
 
 impl<'a> KeysReader<'a> {
-    fn new(beside: &'a [TenantEntry]) -> Self {
+    /// Begins a file of this many lines.
+    fn new(beside: &'a [TenantEntry], lines: usize) -> Self {
         let numbered = || beside.iter().enumerate();
         let digest =
             |entry: &TenantEntry| KeyDigest::from_hex(entry.key_sha256.as_ref()?.expose()).ok();
-        let keys =
+        let of_beside =
             numbered().filter_map(|(at, entry)| Some((digest(entry)?, KeyPlace::Beside(at))));
-        let mut names = HashMap::new();
+        let most = beside.len() + lines;
+        let mut keys: HashMap<KeyDigest, KeyPlace> = HashMap::with_capacity(most);
+        keys.extend(of_beside);
+        let mut names: HashMap<Arc<str>, usize> = HashMap::with_capacity(most);
         for (at, entry) in numbered() {
-            names.entry(entry.name.clone()).or_insert(at);
+            names.entry(entry.name.as_str().into()).or_insert(at);
         }
         Self {
             beside,
-            entries: Vec::new(),
+            entries: Vec::with_capacity(lines),
             names,
-            keys: keys.collect(),
+            keys,
             problems: Vec::new(),
         }
     }
 
     /// Takes the entry of a line, if it agrees with the earlier ones.
     fn line(&mut self, number: usize, read: ReadEntry) {
-        let agreed = read.and_then(|(entry, digest)| self.agreed(number, entry, digest));
+        let agreed = read.and_then(|entry| self.agreed(number, entry));
         match agreed {
             Ok(entry) => {
                 let at = self.beside.len() + self.entries.len();
-                self.names.entry(entry.name.clone()).or_insert(at);
+                self.names.entry(Arc::clone(entry.name())).or_insert(at);
                 self.entries.push(entry);
             }
             Err(problems) => {
@@ -199,56 +247,32 @@ impl<'a> KeysReader<'a> {
         }
     }
 
-    fn agreed(
-        &mut self,
-        number: usize,
-        entry: TenantEntry,
-        digest: KeyDigest,
-    ) -> Result<TenantEntry, Vec<ProblemDraft>> {
-        if let Some(other) = self.keys.insert(digest, KeyPlace::Line(number)) {
+    fn agreed(&mut self, number: usize, mut entry: KeyEntry) -> ReadEntry {
+        let place = KeyPlace::Line(number);
+        if let Some(other) = self.keys.insert(entry.digest(), place) {
             return Err(problem(
                 &format!("the key of {other} too"),
                 "a key of its own",
             ));
         }
-        let first = self
-            .names
-            .get(&entry.name)
-            .map(|at| match at.checked_sub(self.beside.len()) {
-                Some(own) => &self.entries[own],
-                None => &self.beside[*at],
-            });
-        if first.is_some_and(|first| !first.has_rules_of(&entry)) {
+        let agrees = match self.names.get(entry.name()).copied() {
+            None => true,
+            Some(at) => match at.checked_sub(self.beside.len()) {
+                Some(own) => {
+                    let first = &self.entries[own];
+                    entry.share_name_of(first);
+                    entry.has_rules_of(first)
+                }
+                None => EntryRules::of(&self.beside[at]) == **entry.rules(),
+            },
+        };
+        if !agrees {
             let message = format!(
                 "another entry gives the tenant `{}` other rules",
-                entry.name
+                entry.name()
             );
             return Err(problem(&message, "the same for every key of one tenant"));
         }
         Ok(entry)
-    }
-}
-
-/// Checks an entry by itself; its key is replaced by the digest.
-fn checked(tree: &LocatedValue) -> ReadEntry {
-    const NO_URLS: CheckUrl = |_| Err(String::new());
-    let mut checker = Checker {
-        env: &[],
-        check_url: NO_URLS,
-        problems: Vec::new(),
-    };
-    let value = checker.section(TenantEntry::KEYS, Some(tree), "");
-    let mut problems = checker.problems;
-    let check = EntryCheck {
-        path: "",
-        entry: &value,
-    };
-    let digest = check.alone(&mut problems);
-    match (TenantEntry::read(&value), digest) {
-        (Some(mut entry), Some(digest)) if problems.is_empty() => {
-            entry.hash_key();
-            Ok((entry, digest))
-        }
-        _ => Err(problems),
     }
 }

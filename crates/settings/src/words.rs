@@ -24,19 +24,17 @@ pub struct WordChoice {
 impl WordChoice {
     /// Returns whether a text is this word, in any spelling.
     pub fn matches(&self, text: &str) -> bool {
-        let text = fold(text);
         std::iter::once(&self.word)
             .chain(self.also)
-            .any(|word| fold(word) == text)
+            .any(|word| fold(word).eq(fold(text)))
     }
 }
 
 /// Normalizes a word: `RoundRobin`, `round-robin` and `round_robin` are equal.
-fn fold(text: &str) -> String {
+fn fold(text: &str) -> impl Iterator<Item = char> {
     text.chars()
         .filter(|character| !matches!(character, '-' | '_'))
         .map(|character| character.to_ascii_lowercase())
-        .collect()
 }
 
 /// Returns a supported word.

@@ -11,6 +11,12 @@ use sha2::{Digest, Sha256};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyDigest([u8; 32]);
 
+/// The SHA-256 of nothing.
+const OF_NOTHING: KeyDigest = KeyDigest([
+    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
+    0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+]);
+
 /// A text that is no SHA-256 in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongDigest;
@@ -23,12 +29,16 @@ impl KeyDigest {
 
     /// Returns whether this is the digest of the empty text, which is no key.
     pub fn is_of_nothing(&self) -> bool {
-        *self == Self::of(b"")
+        *self == OF_NOTHING
     }
 
     /// Returns 64 hexadecimal digits.
     pub fn to_hex(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = self.0.iter().flat_map(|&byte| [byte >> 4, byte & 15]);
+        digits
+            .map(|digit| char::from(DIGITS[usize::from(digit)]))
+            .collect()
     }
 
     /// Reads 64 hexadecimal digits.
@@ -81,5 +91,11 @@ mod tests {
         let wide = "\u{e4}".repeat(32);
         assert_eq!(KeyDigest::from_hex(&wide), Err(WrongDigest));
         assert_eq!(format!("{:?}", KeyDigest::of(b"abc")), "***");
+    }
+
+    #[test]
+    fn only_the_digest_of_an_empty_text_is_of_nothing() {
+        assert!(KeyDigest::of(b"").is_of_nothing());
+        assert!(!KeyDigest::of(b" ").is_of_nothing());
     }
 }

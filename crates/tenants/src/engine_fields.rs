@@ -2,7 +2,7 @@
 
 settings::words! {
     /// A field of a body that controls the engine.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum EngineField {
         /// The order of the engine's queue.
         Priority = "priority",

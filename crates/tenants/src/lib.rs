@@ -10,6 +10,7 @@
 mod bucket;
 mod digest;
 mod engine_fields;
+mod key_entry;
 mod limits;
 mod models;
 mod salt;
@@ -21,12 +22,13 @@ mod validated;
 
 pub use digest::{KeyDigest, WrongDigest};
 pub use engine_fields::EngineField;
+pub use key_entry::{EntryParts, EntryRules, KeyEntry, ListedKeys};
 pub use limits::{RouterCount, TokenAmounts, TokenKind, TokensRefused};
 pub use models::{AllowedModels, WrongPattern};
 pub use salt::SaltSecret;
 pub use section::{
-    HeaderExposure, Isolation, KeyValidation, ListedKeys, MediaUrlRule, MediaUrls, Scope,
-    TenantDefaults, TenantEntry, TenantsSection, expiry,
+    HeaderExposure, Isolation, KeyValidation, MediaUrlRule, MediaUrls, Scope, TenantDefaults,
+    TenantEntry, TenantsSection, expiry,
 };
 pub use state::{ReportedTokens, TenantCounts, TenantPlace};
 pub use table::{KeyTable, KeyVerdict, TenantSecrets, Tenants};

@@ -12,7 +12,7 @@ use std::{
 use kv_blocks::Moment;
 
 use crate::{
-    TenantEntry,
+    EntryRules,
     bucket::{Rate, TokenBucket},
 };
 
@@ -32,8 +32,8 @@ pub(crate) struct TenantLimits {
 }
 
 impl TenantLimits {
-    /// Returns the limits of an entry; `streams`: that of every tenant.
-    pub(crate) fn of(entry: &TenantEntry, streams: NonZeroU32) -> Self {
+    /// Returns the limits of a tenant's entries; `streams`: that of every tenant.
+    pub(crate) fn of(entry: &EntryRules, streams: NonZeroU32) -> Self {
         Self {
             per_second: entry.rate_limit_rps,
             concurrent: entry.max_concurrent,

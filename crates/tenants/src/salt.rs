@@ -4,6 +4,8 @@
 //! same secret and after every restart. Of a client's own salt and that of its tenant the HMAC is
 //! taken again: whatever a client sends, its requests share blocks with no other tenant.
 
+use std::sync::Arc;
+
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -13,10 +15,10 @@ use zeroize::Zeroizing;
 const PURPOSE: &[u8] = b"warmroute cache salt 1";
 
 /// The secret of a router. Without one of its own a salt is still the tenant's own, but whoever
-/// reaches an engine directly and knows a tenant's name can compute it. Its memory is overwritten
-/// when it is dropped.
+/// reaches an engine directly and knows a tenant's name can compute it. Copies share its memory,
+/// which is overwritten when the last one is dropped.
 #[derive(Clone, Default)]
-pub struct SaltSecret(Zeroizing<Box<[u8]>>);
+pub struct SaltSecret(Arc<Zeroizing<Box<[u8]>>>);
 
 /// The salt of a tenant.
 #[derive(Clone, Copy)]
@@ -25,7 +27,7 @@ pub(crate) struct TenantSalt([u8; 32]);
 impl SaltSecret {
     /// Takes the bytes of a secret.
     pub fn new(secret: &[u8]) -> Self {
-        Self(Zeroizing::new(secret.into()))
+        Self(Arc::new(Zeroizing::new(secret.into())))
     }
 
     pub(crate) fn salt_of(&self, tenant: &str) -> TenantSalt {

@@ -1,11 +1,11 @@
 //! Section `tenants`.
 
-use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use settings::{Range, Secret, Section as _, ValueKind};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::{EngineField, KeyDigest};
+use crate::{EngineField, KeyDigest, ListedKeys};
 
 /// Requests per second.
 const RATE: ValueKind = ValueKind::Float(Range {
@@ -66,29 +66,6 @@ settings::section! {
     } with {
         /// The entries of the file.
         pub listed: ListedKeys;
-    }
-}
-
-/// The entries of a keys file, shared by all copies of a configuration.
-#[derive(Clone, Debug, Default)]
-pub struct ListedKeys(Arc<[TenantEntry]>);
-
-impl ListedKeys {
-    /// Takes the entries.
-    pub fn new(entries: Vec<TenantEntry>) -> Self {
-        Self(entries.into())
-    }
-
-    /// Returns the entries.
-    pub fn entries(&self) -> &[TenantEntry] {
-        &self.0
-    }
-}
-
-/// Copies of one list are equal without a look at their entries.
-impl PartialEq for ListedKeys {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
 
@@ -168,21 +145,6 @@ impl TenantEntry {
         }
     }
 
-    /// Returns whether another entry gives its tenant the same rules: all but what belongs to a
-    /// key.
-    pub fn has_rules_of(&self, other: &Self) -> bool {
-        let rules = |entry: &Self| Self {
-            name: String::new(),
-            key: None,
-            key_sha256: None,
-            expires_at: None,
-            enabled: true,
-            metadata: BTreeMap::new(),
-            ..entry.clone()
-        };
-        rules(self) == rules(other)
-    }
-
     /// Returns an entry with this name and without a key, otherwise of the default values.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
@@ -222,16 +184,11 @@ impl TenantsSection {
         if !self.lists_keys() {
             return !self.key_validation.is_empty();
         }
-        let mut names = self.entries().map(|entry| &*entry.name);
+        let own = self.api_keys.iter().map(|entry| entry.name.as_str());
+        let listed = self.listed.entries().iter().map(|entry| &**entry.name());
+        let mut names = own.chain(listed);
         let first = names.next();
         names.any(|name| Some(name) != first)
-    }
-
-    /// Returns all entries: those of the configuration, then those of the file.
-    pub fn entries(&self) -> impl ExactSizeIterator<Item = &TenantEntry> + Clone {
-        let (own, listed) = (self.api_keys.as_slice(), self.listed.entries());
-        (0..own.len() + listed.len())
-            .map(|at| own.get(at).unwrap_or_else(|| &listed[at - own.len()]))
     }
 
     /// Returns which URLs of media pass from a tenant, which is alone or has others beside it.
@@ -304,7 +261,7 @@ settings::words! {
 
 settings::words! {
     /// A part of the API that a tenant may use.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Scope {
         /// Chats, completions, messages and responses.
         Chat = "chat",

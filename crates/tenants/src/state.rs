@@ -3,7 +3,7 @@
 use std::{
     num::NonZeroU32,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
 };
@@ -15,11 +15,20 @@ use crate::{
     Refusal, TokenAmounts,
     bucket::{Rate, TokenBucket},
     limits::{TenantLimits, TokenBudgets},
+    salt::TenantSalt,
 };
 
-/// The running state of a tenant. It outlives a reload.
+/// The running state of a tenant. It outlives a reload, and takes memory from the first request on:
+/// of 100,000 tenants most have none.
 #[derive(Debug, Default)]
-pub(crate) struct TenantState {
+pub(crate) struct TenantState(OnceLock<Box<UsedState>>);
+
+/// The name of a tenant, and the state that belongs to it.
+pub(crate) type NamedState = (Arc<str>, Arc<TenantState>);
+
+/// The state of a tenant that had a request.
+#[derive(Debug, Default)]
+struct UsedState {
     requests_left: Mutex<TokenBucket>,
     tokens_left: Mutex<TokenBudgets>,
     in_flight: AtomicU32,
@@ -33,6 +42,8 @@ pub(crate) struct TenantState {
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
     completion_tokens: AtomicU64,
+    /// Derived once: it depends on the name and on a secret that stays.
+    salt: OnceLock<TenantSalt>,
 }
 
 /// A place among a tenant's concurrent requests. Dropping it frees the place.
@@ -41,7 +52,7 @@ pub struct TenantPlace(Arc<TenantState>);
 
 impl Drop for TenantPlace {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.0.used().in_flight.fetch_sub(1, Relaxed);
     }
 }
 
@@ -62,7 +73,7 @@ pub(crate) struct StreamPlace(Arc<TenantState>);
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Relaxed);
+        self.0.used().streams.fetch_sub(1, Relaxed);
     }
 }
 
@@ -99,6 +110,11 @@ impl TenantCounts {
 }
 
 impl TenantState {
+    /// Returns the state, which is made here at the first request.
+    fn used(&self) -> &UsedState {
+        self.0.get_or_init(Box::default)
+    }
+
     /// Takes a place among the concurrent requests, then a token: a request that finds no place
     /// takes none.
     pub(crate) fn enter(
@@ -106,10 +122,11 @@ impl TenantState {
         limits: &TenantLimits,
         now: Moment,
     ) -> Result<TenantPlace, Refusal> {
+        let used = self.used();
         let most = limits.concurrent.map_or(u32::MAX, NonZeroU32::get);
         let next = |running: u32| (running < most).then(|| running + 1);
-        if self.in_flight.fetch_update(Relaxed, Relaxed, next).is_err() {
-            self.concurrency_limited.fetch_add(1, Relaxed);
+        if used.in_flight.fetch_update(Relaxed, Relaxed, next).is_err() {
+            used.concurrency_limited.fetch_add(1, Relaxed);
             return Err(Refusal::ConcurrencyLimited { most });
         }
         let place = TenantPlace(Arc::clone(self));
@@ -117,10 +134,10 @@ impl TenantState {
             return Ok(place);
         };
         let rate = Rate::per_second(per_second);
-        match self.requests_left.lock().take(1.0, rate, now) {
+        match used.requests_left.lock().take(1.0, rate, now) {
             Ok(()) => Ok(place),
             Err(wait) => {
-                self.rate_limited.fetch_add(1, Relaxed);
+                used.rate_limited.fetch_add(1, Relaxed);
                 Err(Refusal::RateLimited { per_second, wait })
             }
         }
@@ -131,10 +148,11 @@ impl TenantState {
         self: &Arc<Self>,
         limits: &TenantLimits,
     ) -> Result<StreamPlace, Refusal> {
+        let used = self.used();
         let most = limits.streams.map_or(u32::MAX, NonZeroU32::get);
         let next = |running: u32| (running < most).then(|| running + 1);
-        if self.streams.fetch_update(Relaxed, Relaxed, next).is_err() {
-            self.stream_limited.fetch_add(1, Relaxed);
+        if used.streams.fetch_update(Relaxed, Relaxed, next).is_err() {
+            used.stream_limited.fetch_add(1, Relaxed);
             return Err(Refusal::StreamsLimited { most });
         }
         Ok(StreamPlace(Arc::clone(self)))
@@ -147,9 +165,10 @@ impl TenantState {
         limits: &TenantLimits,
         now: Moment,
     ) -> Result<(), Refusal> {
-        let reserved = self.tokens_left.lock().reserve(amounts, limits, now);
+        let used = self.used();
+        let reserved = used.tokens_left.lock().reserve(amounts, limits, now);
         reserved.map_err(|refused| {
-            self.token_limited.fetch_add(1, Relaxed);
+            used.token_limited.fetch_add(1, Relaxed);
             Refusal::TokensLimited(refused)
         })
     }
@@ -162,36 +181,49 @@ impl TenantState {
         limits: &TenantLimits,
         now: Moment,
     ) {
-        let mut left = self.tokens_left.lock();
+        let mut left = self.used().tokens_left.lock();
         left.settle(reserved, used, limits, now);
     }
 
     /// Takes a place whatever the limit is, for what stays of a request that has a place.
     pub(crate) fn stay(self: &Arc<Self>) -> TenantPlace {
-        self.in_flight.fetch_add(1, Relaxed);
+        self.used().in_flight.fetch_add(1, Relaxed);
         TenantPlace(Arc::clone(self))
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.in_flight.load(Relaxed) > 0
+        let used = self.0.get();
+        used.is_some_and(|used| used.in_flight.load(Relaxed) > 0)
     }
 
     pub(crate) fn count_request(&self) {
-        self.requests.fetch_add(1, Relaxed);
+        self.used().requests.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn count_error(&self) {
-        self.errors.fetch_add(1, Relaxed);
+        self.used().errors.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn count_tokens(&self, tokens: ReportedTokens) {
+        let used = self.used();
         let add = |count: &AtomicU64, tokens: u32| count.fetch_add(u64::from(tokens), Relaxed);
-        add(&self.prompt_tokens, tokens.prompt);
-        add(&self.cached_tokens, tokens.cached.min(tokens.prompt));
-        add(&self.completion_tokens, tokens.completion);
+        add(&used.prompt_tokens, tokens.prompt);
+        add(&used.cached_tokens, tokens.cached.min(tokens.prompt));
+        add(&used.completion_tokens, tokens.completion);
+    }
+
+    /// Returns the salt of the tenant, which `derive` computes for the first request that needs it.
+    pub(crate) fn salt(&self, derive: impl FnOnce() -> TenantSalt) -> TenantSalt {
+        *self.used().salt.get_or_init(derive)
     }
 
     pub(crate) fn counts(&self) -> TenantCounts {
+        self.0.get().map(|used| used.counts()).unwrap_or_default()
+    }
+}
+
+impl UsedState {
+    fn counts(&self) -> TenantCounts {
         TenantCounts {
             in_flight: u64::from(self.in_flight.load(Relaxed)),
             requests: self.requests.load(Relaxed),
@@ -221,5 +253,23 @@ impl std::iter::Sum for TenantCounts {
             cached_tokens: one.cached_tokens + other.cached_tokens,
             completion_tokens: one.completion_tokens + other.completion_tokens,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_a_state_from_its_first_request_on() {
+        let state = Arc::new(TenantState::default());
+        assert_eq!(state.counts(), TenantCounts::default());
+        assert!(!state.is_running());
+        assert!(state.0.get().is_none(), "a look at it makes none");
+        let place = state.enter(&TenantLimits::default(), Moment::START);
+        assert!(place.is_ok() && state.is_running());
+        drop(place);
+        assert!(!state.is_running() && state.0.get().is_some());
+        assert!(size_of::<TenantState>() <= 16);
     }
 }

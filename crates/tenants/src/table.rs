@@ -10,8 +10,10 @@ use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
 use crate::{
-    DEFAULT_TENANT, KeyDigest, RouterCount, SaltSecret, Tenant, TenantEntry, TenantsSection,
-    ValidatedKeys, state::TenantState, tenant::TenantContext,
+    DEFAULT_TENANT, EntryParts, KeyDigest, KeyEntry, RouterCount, SaltSecret, Tenant, TenantEntry,
+    TenantsSection, ValidatedKeys,
+    state::{NamedState, TenantState},
+    tenant::{TenantContext, TenantRules},
 };
 
 /// Most tenants that are no longer configured whose state is kept, beside those with running
@@ -21,14 +23,16 @@ const MOST_REMOVED: usize = 16_384;
 /// States of tenants by their names.
 type States = HashMap<Arc<str>, Arc<TenantState>, FixedState>;
 
+/// Tenants by the digests of their keys. An unkeyed hash suffices: a client cannot add entries.
+type TenantsByKey = HashMap<KeyDigest, Arc<Tenant>, FixedState>;
+
 /// All tenants of a configuration, by the digests of their keys.
 #[derive(Debug)]
 pub struct KeyTable {
     /// The tenant of every request, where no key is needed. Without it and without any key, no
     /// request is accepted.
     open: Option<Arc<Tenant>>,
-    /// An unkeyed hash suffices: a client cannot add entries.
-    by_digest: HashMap<KeyDigest, Arc<Tenant>, FixedState>,
+    by_digest: TenantsByKey,
     /// Set where services decide which keys are valid.
     validated: Option<Arc<ValidatedKeys>>,
 }
@@ -99,45 +103,31 @@ impl KeyTable {
     /// Builds the table of a configuration. Tenants keep the state that `states` has for their
     /// names; `states` gets those of new ones.
     fn of(section: &TenantsSection, kept: &KeptParts, states: &mut States) -> Self {
-        let KeptParts {
-            secrets,
-            routers,
-            validated,
-        } = kept;
-        let mut state = |name: &str| match states.get(name) {
-            Some(state) => Arc::clone(state),
-            None => Arc::clone(states.entry(name.into()).or_default()),
-        };
-        let media_urls = section.media_urls_of(true);
-        let mut default = || {
-            let state = state(DEFAULT_TENANT);
-            Arc::new(Tenant::unlimited(DEFAULT_TENANT, media_urls, state))
+        let default = |states: &mut States| {
+            let name: Arc<str> = DEFAULT_TENANT.into();
+            let named = state_of(&name, states);
+            Arc::new(Tenant::unlimited(section.media_urls_of(true), named))
         };
         let mut table = Self {
             open: None,
-            by_digest: HashMap::with_hasher(FixedState::default()),
+            by_digest: TenantsByKey::default(),
             validated: None,
         };
         // The first that is configured decides: tenants, one key, a service, or none.
-        match (section.lists_keys(), secrets.key) {
-            (false, None) if validated.is_some() => table.validated.clone_from(validated),
-            (false, None) => table.open = Some(default()),
-            (false, Some(digest)) => drop(table.by_digest.insert(digest, default())),
-            (true, _) => {
-                let entries = section.entries();
-                let names: HashSet<&str> = entries.clone().map(|entry| &*entry.name).collect();
-                let is_alone = names.len() <= 1;
-                let context = TenantContext::of(section, is_alone, &secrets.salt, routers);
-                table.by_digest.reserve(entries.len());
-                for entry in entries {
-                    let tenant = Tenant::of(entry, context, state(&entry.name));
-                    if let Some(digest) = digest_of(entry) {
-                        table.by_digest.insert(digest, Arc::new(tenant));
-                    }
-                }
+        match (section.lists_keys(), kept.secrets.key) {
+            (false, None) if kept.validated.is_some() => {
+                table.validated.clone_from(&kept.validated);
             }
+            (false, None) => table.open = Some(default(states)),
+            (false, Some(digest)) => drop(table.by_digest.insert(digest, default(states))),
+            (true, _) => table.by_digest = tenants_by_key(section, kept, states),
         }
         table
+    }
+
+    /// Returns whether it accepts no request at all.
+    fn is_closed(&self) -> bool {
+        self.open.is_none() && self.by_digest.is_empty() && self.validated.is_none()
     }
 
     /// Returns the names of all tenants.
@@ -145,6 +135,47 @@ impl KeyTable {
         let all = self.open.iter().chain(self.by_digest.values());
         all.map(|tenant| &**tenant.name()).collect()
     }
+}
+
+/// Returns the tenants of the entries of a configuration and of its file of keys.
+fn tenants_by_key(section: &TenantsSection, kept: &KeptParts, states: &mut States) -> TenantsByKey {
+    let is_alone = !section.has_several();
+    let context = TenantContext::of(section, is_alone, &kept.secrets.salt, &kept.routers);
+    let mut parts = EntryParts::default();
+    let own = section.api_keys.iter();
+    let own = own.filter_map(|entry| Some(KeyEntry::of(entry, digest_of(entry)?, &mut parts)));
+    let own: Vec<KeyEntry> = own.collect();
+    let listed = section.listed.entries();
+    let most = own.len() + listed.len();
+    let mut tenants = TenantsByKey::with_capacity_and_hasher(most, FixedState::default());
+    // By the addresses of the entries' rules, which equal entries share.
+    let mut rules: HashMap<_, Arc<TenantRules>, FixedState> = HashMap::default();
+    for entry in own.iter().chain(listed) {
+        let rules = rules
+            .entry(Arc::as_ptr(entry.rules()))
+            .or_insert_with(|| Arc::new(TenantRules::of(entry.rules(), context)));
+        let named = state_of(entry.name(), states);
+        let tenant = Tenant::of(entry, Arc::clone(rules), named);
+        tenants.insert(entry.digest(), Arc::new(tenant));
+    }
+    tenants
+}
+
+/// Returns a name as `states` has it and its state, which is made if there is none.
+fn state_of(name: &Arc<str>, states: &mut States) -> NamedState {
+    if let Some((name, state)) = states.get_key_value(name) {
+        return (Arc::clone(name), Arc::clone(state));
+    }
+    let named: NamedState = (Arc::clone(name), Arc::default());
+    states.insert(Arc::clone(&named.0), Arc::clone(&named.1));
+    named
+}
+
+/// Returns a copy of the section in which keys are digests.
+fn without_keys(section: &TenantsSection) -> TenantsSection {
+    let mut copy = section.clone();
+    copy.hash_keys();
+    copy
 }
 
 /// Returns the digest of an entry's key; the check of the configuration leaves none without one.
@@ -187,6 +218,8 @@ struct KeptParts {
 #[derive(Debug)]
 pub struct Tenants {
     table: ArcSwap<KeyTable>,
+    /// The section that the table is made of.
+    section: Mutex<TenantsSection>,
     kept: KeptParts,
     /// Of the tenants in force, and of at most [`MOST_REMOVED`] others and those with running
     /// requests. Locked during a change.
@@ -197,10 +230,8 @@ impl Tenants {
     /// Creates the table of a configuration.
     pub fn new(section: &TenantsSection, secrets: TenantSecrets) -> Self {
         let (mut states, routers) = (States::default(), RouterCount::default());
-        let validated = (!section.key_validation.is_empty()).then(|| {
-            let secret = secrets.salt.clone();
-            Arc::new(ValidatedKeys::new(section, secret, routers.clone()))
-        });
+        let validated = (!section.key_validation.is_empty())
+            .then(|| Arc::new(ValidatedKeys::new(section, &secrets.salt, &routers)));
         let kept = KeptParts {
             secrets,
             routers,
@@ -209,19 +240,25 @@ impl Tenants {
         let table = KeyTable::of(section, &kept, &mut states);
         Self {
             table: ArcSwap::from_pointee(table),
+            section: Mutex::new(without_keys(section)),
             kept,
             states: Mutex::new(states),
         }
     }
 
-    /// Replaces the table. Running requests keep their places. Returns whether no request is
-    /// accepted from now on: where keys were required, a configuration without any does not open
-    /// the API until the next start.
+    /// Replaces the table, if the section has changed: most changes of a configuration are of
+    /// workers. Running requests keep their places. Returns whether no request is accepted from now
+    /// on: where keys were required, a configuration without any does not open the API until the
+    /// next start.
     pub fn reconfigure(&self, section: &TenantsSection) -> bool {
         let states = &mut *self.states.lock();
-        let required = self.table.load().requires_key();
+        let in_force = &mut *self.section.lock();
+        let current = self.table.load();
+        if *in_force == *section {
+            return current.is_closed();
+        }
         let mut next = KeyTable::of(section, &self.kept, states);
-        if required {
+        if current.requires_key() {
             next.open = None;
         }
         let names = next.names();
@@ -230,8 +267,9 @@ impl Tenants {
             states.retain(|name, state| names.contains(&**name) || state.is_running());
         }
         drop(names);
-        let closed = next.open.is_none() && next.by_digest.is_empty() && next.validated.is_none();
+        let closed = next.is_closed();
         self.table.store(Arc::new(next));
+        *in_force = without_keys(section);
         closed
     }
 

@@ -5,36 +5,46 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use kv_blocks::Moment;
 
 use crate::{
-    AllowedModels, EngineField, HeaderExposure, Isolation, MediaUrlRule, ReportedTokens,
-    RouterCount, SaltSecret, Scope, TenantCounts, TenantEntry, TenantPlace, TenantsSection,
+    AllowedModels, EngineField, EntryRules, HeaderExposure, Isolation, KeyEntry, MediaUrlRule,
+    ReportedTokens, RouterCount, SaltSecret, Scope, TenantCounts, TenantPlace, TenantsSection,
     TokenAmounts, TokensRefused,
     engine_fields::EngineFieldSet,
+    key_entry::EntryMetadata,
     limits::TenantLimits,
-    salt::TenantSalt,
-    section::expiry,
-    state::{StreamPlace, TenantState},
+    state::{NamedState, StreamPlace, TenantState},
 };
 
-/// The rules of a tenant, and its running state.
+/// A tenant with one of its keys, and its running state.
 #[derive(Debug)]
 pub struct Tenant {
     name: Arc<str>,
+    /// Shared by the tenants of a configuration whose entries say the same.
+    rules: Arc<TenantRules>,
+    /// Seconds since 1970.
+    expires_at: Option<i64>,
+    enabled: bool,
+    /// `None`: there is none.
+    metadata: Option<Arc<EntryMetadata>>,
+    state: Arc<TenantState>,
+}
+
+/// The part of a tenant that depends neither on its name nor on one of its keys.
+#[derive(Debug)]
+pub(crate) struct TenantRules {
     rights: TenantRights,
     limits: TenantLimits,
     /// How many routers share the limits.
     routers: RouterCount,
     queue: QueueShare,
-    /// Seconds since 1970.
-    expires_at: Option<i64>,
-    enabled: bool,
     /// No other tenant is configured.
     is_alone: bool,
     /// Replies tell of the decision.
     sees_decisions: bool,
-    isolation: TenantIsolation,
-    /// Names and values; a map would take half a KiB for its first entry.
-    metadata: Box<[(Box<str>, Box<str>)]>,
-    state: Arc<TenantState>,
+    /// Whether its cached blocks are kept apart from those of others: where an engine honours the
+    /// salt, or everywhere, as other engines get no requests.
+    isolation: Isolation,
+    /// What salts are derived with.
+    secret: SaltSecret,
 }
 
 /// What the requests of a tenant may ask for.
@@ -98,33 +108,6 @@ impl<'a> TenantContext<'a> {
     }
 }
 
-/// Whether the cached blocks of a tenant are kept apart from those of others.
-#[derive(Clone, Copy, Debug)]
-enum TenantIsolation {
-    Shared,
-    /// Where an engine honours the salt.
-    Salted(TenantSalt),
-    /// Everywhere: other engines get no requests.
-    Strict(TenantSalt),
-}
-
-impl TenantIsolation {
-    fn of(name: &str, context: TenantContext<'_>) -> Self {
-        match context.isolation {
-            Isolation::Shared => Self::Shared,
-            Isolation::Salted => Self::Salted(context.secret.salt_of(name)),
-            Isolation::Strict => Self::Strict(context.secret.salt_of(name)),
-        }
-    }
-
-    fn salt(&self) -> Option<&TenantSalt> {
-        match self {
-            Self::Shared => None,
-            Self::Salted(salt) | Self::Strict(salt) => Some(salt),
-        }
-    }
-}
-
 /// What a tenant gets while its requests wait for a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueShare {
@@ -181,30 +164,24 @@ fn bit(scope: Scope) -> u8 {
     1 << scope as u8
 }
 
-impl Tenant {
-    /// Returns the tenant of an entry.
-    pub(crate) fn of(
-        entry: &TenantEntry,
-        context: TenantContext<'_>,
-        state: Arc<TenantState>,
-    ) -> Self {
+impl TenantRules {
+    /// Returns the rules that an entry gives its tenant.
+    pub(crate) fn of(entry: &EntryRules, context: TenantContext<'_>) -> Self {
         let mut scopes = ScopeSet::of(&entry.scopes);
         if context.is_alone || context.may_override {
             scopes.0 |= bit(Scope::Overrides);
         }
-        let models = entry.allowed_models.iter().map(String::as_str);
+        let models = entry.allowed_models.iter().map(|model| &**model);
         let may_override = scopes.has(Scope::Overrides);
         let fields = &entry.engine_fields;
         Self {
-            name: entry.name.as_str().into(),
             rights: TenantRights {
                 scopes,
-                // Both are checked with the configuration; what cannot be read allows nothing.
+                // Checked with the configuration; what cannot be read allows nothing.
                 models: AllowedModels::read(models).unwrap_or_else(|_| AllowedModels::nothing()),
                 fields: EngineFieldSet::granted(fields, context.is_alone, may_override),
                 media_urls: context.media_urls,
             },
-            expires_at: (entry.expires_at.as_ref()).map(|text| expiry(text).unwrap_or(i64::MIN)),
             limits: TenantLimits::of(entry, context.streams),
             routers: context.routers.clone(),
             queue: QueueShare {
@@ -214,21 +191,16 @@ impl Tenant {
                 priority: entry.priority as i32,
                 most_queued: Some(context.queued),
             },
-            enabled: entry.enabled,
             is_alone: context.is_alone,
             sees_decisions: context.sees_decisions,
-            isolation: TenantIsolation::of(&entry.name, context),
-            metadata: (entry.metadata.iter())
-                .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
-                .collect(),
-            state,
+            isolation: context.isolation,
+            secret: context.secret.clone(),
         }
     }
 
-    /// Returns a tenant with this name that may do everything; only URLs of media may be restricted.
-    pub(crate) fn unlimited(name: &str, media_urls: MediaUrlRule, state: Arc<TenantState>) -> Self {
+    /// Returns rules that allow everything; only URLs of media may be restricted.
+    fn unlimited(media_urls: MediaUrlRule) -> Self {
         Self {
-            name: name.into(),
             rights: TenantRights {
                 scopes: ScopeSet::ALL,
                 models: AllowedModels::default(),
@@ -242,14 +214,40 @@ impl Tenant {
                 priority: 0,
                 most_queued: None,
             },
-            expires_at: None,
-            enabled: true,
             is_alone: true,
             sees_decisions: true,
-            isolation: TenantIsolation::Shared,
-            metadata: Box::default(),
+            isolation: Isolation::Shared,
+            secret: SaltSecret::default(),
+        }
+    }
+}
+
+impl Tenant {
+    /// Returns the tenant of an entry, with rules made of the entry's and the state of the name.
+    pub(crate) fn of(entry: &KeyEntry, rules: Arc<TenantRules>, named: NamedState) -> Self {
+        Self {
+            expires_at: entry.expires_at(),
+            enabled: entry.is_enabled(),
+            metadata: entry.metadata().cloned(),
+            ..Self::with_rules(rules, named)
+        }
+    }
+
+    /// Returns a tenant with these rules whose key is accepted at all times.
+    pub(crate) fn with_rules(rules: Arc<TenantRules>, (name, state): NamedState) -> Self {
+        Self {
+            name,
+            rules,
+            expires_at: None,
+            enabled: true,
+            metadata: None,
             state,
         }
+    }
+
+    /// Returns a tenant that may do everything; only URLs of media may be restricted.
+    pub(crate) fn unlimited(media_urls: MediaUrlRule, named: NamedState) -> Self {
+        Self::with_rules(Arc::new(TenantRules::unlimited(media_urls)), named)
     }
 
     /// Returns its name.
@@ -269,60 +267,62 @@ impl Tenant {
 
     /// Returns whether it may use a scope.
     pub fn has_scope(&self, scope: Scope) -> bool {
-        self.rights.scopes.has(scope)
+        self.rules.rights.scopes.has(scope)
     }
 
     /// Returns whether its bodies may have a field for engines.
     pub fn may_send(&self, field: EngineField) -> bool {
-        self.rights.fields.has(field)
+        self.rules.rights.fields.has(field)
     }
 
     /// Returns which URLs of media in its bodies reach engines.
     pub fn media_urls(&self) -> MediaUrlRule {
-        self.rights.media_urls
+        self.rules.rights.media_urls
     }
 
     /// Returns whether no other tenant is configured.
     pub fn is_alone(&self) -> bool {
-        self.is_alone
+        self.rules.is_alone
     }
 
     /// Returns whether replies tell of the decision.
     pub fn sees_decisions(&self) -> bool {
-        self.sees_decisions
+        self.rules.sees_decisions
     }
 
     /// Returns whether its cached blocks are kept apart from those of others.
     pub fn is_salted(&self) -> bool {
-        self.isolation.salt().is_some()
+        self.rules.isolation != Isolation::Shared
     }
 
     /// Returns whether only engines that honour its salt may get its requests.
     pub fn is_strictly_isolated(&self) -> bool {
-        matches!(self.isolation, TenantIsolation::Strict(_))
+        self.rules.isolation == Isolation::Strict
     }
 
     /// Returns the salt of its requests for engines; `client`: the salt in the request, if any.
     /// `None` if its cached blocks are not kept apart from those of others.
     pub fn cache_salt(&self, client: Option<&str>) -> Option<String> {
-        Some(self.isolation.salt()?.text(client))
+        if !self.is_salted() {
+            return None;
+        }
+        let salt = self.state.salt(|| self.rules.secret.salt_of(&self.name));
+        Some(salt.text(client))
     }
 
     /// Returns the models that its requests may name.
     pub fn models(&self) -> &AllowedModels {
-        &self.rights.models
+        &self.rules.rights.models
     }
 
     /// Returns what it gets while its requests wait for a worker.
     pub fn queue_share(&self) -> QueueShare {
-        self.queue
+        self.rules.queue
     }
 
     /// Returns the operator's notes: names and values.
     pub fn metadata(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.metadata
-            .iter()
-            .map(|(name, value)| (&**name, &**value))
+        self.metadata.iter().flat_map(|metadata| metadata.iter())
     }
 
     /// Returns what its requests have come to.
@@ -371,14 +371,15 @@ impl Tenant {
 
     /// Returns whether its tokens per minute are limited.
     pub fn limits_tokens(&self) -> bool {
-        self.limits.has_tokens()
+        self.rules.limits.has_tokens()
     }
 
     /// Returns this router's share of the limits.
     fn own_limits(&self) -> TenantLimits {
-        match self.routers.get() {
-            1 => self.limits,
-            routers => self.limits.share_of(routers),
+        let rules = &self.rules;
+        match rules.routers.get() {
+            1 => rules.limits,
+            routers => rules.limits.share_of(routers),
         }
     }
 

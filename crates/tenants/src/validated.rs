@@ -9,8 +9,9 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::{
-    KeyDigest, RouterCount, SaltSecret, Tenant, TenantEntry, TenantsSection, state::TenantState,
-    tenant::TenantContext,
+    EntryRules, KeyDigest, RouterCount, SaltSecret, Tenant, TenantEntry, TenantsSection,
+    state::TenantState,
+    tenant::{TenantContext, TenantRules},
 };
 
 /// Most keys that are known as accepted; the least recently used is asked about again.
@@ -30,9 +31,8 @@ pub struct ValidatedKeys {
     refused: Mutex<LruCache<KeyDigest, Moment>>,
     /// Time after the last acceptance for which a key is accepted.
     ttl: Duration,
-    section: TenantsSection,
-    secret: SaltSecret,
-    routers: RouterCount,
+    /// Of every tenant.
+    rules: Arc<TenantRules>,
 }
 
 #[derive(Debug)]
@@ -58,14 +58,19 @@ pub enum KnownKey {
 }
 
 impl ValidatedKeys {
-    pub(crate) fn new(section: &TenantsSection, secret: SaltSecret, routers: RouterCount) -> Self {
+    pub(crate) fn new(
+        section: &TenantsSection,
+        secret: &SaltSecret,
+        routers: &RouterCount,
+    ) -> Self {
+        let is_alone = false;
+        let context = TenantContext::of(section, is_alone, secret, routers);
+        let rules = EntryRules::of(&TenantEntry::named(""));
         Self {
             accepted: Mutex::new(LruCache::new(MOST_ACCEPTED)),
             refused: Mutex::new(LruCache::new(MOST_REFUSED)),
             ttl: section.key_validation_ttl,
-            section: section.clone(),
-            secret,
-            routers,
+            rules: Arc::new(TenantRules::of(&rules, context)),
         }
     }
 
@@ -114,10 +119,9 @@ impl ValidatedKeys {
 
     fn tenant(&self, digest: KeyDigest) -> Tenant {
         let hex = digest.to_hex();
-        let entry = TenantEntry::named(format!("key-{}", &hex[..SHOWN_DIGITS]));
-        let is_alone = false;
-        let context = TenantContext::of(&self.section, is_alone, &self.secret, &self.routers);
-        Tenant::of(&entry, context, Arc::new(TenantState::default()))
+        let name = format!("key-{}", &hex[..SHOWN_DIGITS]);
+        let named = (name.into(), Arc::new(TenantState::default()));
+        Tenant::with_rules(Arc::clone(&self.rules), named)
     }
 }
 
@@ -135,7 +139,7 @@ mod tests {
             key_validation_ttl: TTL,
             ..TenantsSection::default()
         };
-        ValidatedKeys::new(&section, SaltSecret::default(), RouterCount::default())
+        ValidatedKeys::new(&section, &SaltSecret::default(), &RouterCount::default())
     }
 
     fn at(seconds: u64) -> Moment {

@@ -12,7 +12,7 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use tenants::{KeyDigest, TenantEntry};
+use tenants::{KeyDigest, KeyEntry, ListedKeys};
 
 use crate::{output, private_file};
 
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &KeysArgs) -> ExitCode {
 /// The text of a file and its entries, each with its line.
 struct KeysText {
     text: String,
-    entries: Vec<TenantEntry>,
+    keys: ListedKeys,
 }
 
 impl KeysText {
@@ -120,16 +120,16 @@ impl KeysText {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
-        let entries = entries(path, &text)?;
-        Ok(Self { text, entries })
+        let keys = read_keys(path, &text)?;
+        Ok(Self { text, keys })
     }
 
     /// Returns the lines with entries, each with its entry.
-    fn rows(&self) -> impl Iterator<Item = (&str, &TenantEntry)> {
+    fn rows(&self) -> impl Iterator<Item = (&str, &KeyEntry)> {
         self.text
             .lines()
             .filter(|line| is_entry(line))
-            .zip(&self.entries)
+            .zip(self.keys.entries())
     }
 }
 
@@ -138,7 +138,7 @@ fn is_entry(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('#')
 }
 
-fn entries(path: &Path, text: &str) -> Result<Vec<TenantEntry>, String> {
+fn read_keys(path: &Path, text: &str) -> Result<ListedKeys, String> {
     let name = path.display().to_string();
     config::keys_file(text, &name, &[]).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -150,13 +150,13 @@ fn new(args: &NewArgs) -> Result<Vec<String>, String> {
     let mut file = KeysText::read(&args.at.file)?;
     let key = random_key().map_err(|error| format!("no random number from the system: {error}"))?;
     let digest = KeyDigest::of(key.as_bytes()).to_hex();
-    let rules = file.rows().find(|(_, entry)| entry.name == args.name);
+    let rules = file.rows().find(|(_, entry)| **entry.name() == *args.name);
     let entry = entry(args, &digest, rules.map(|(line, _)| line));
     if !file.text.is_empty() && !file.text.ends_with('\n') {
         file.text.push('\n');
     }
     file.text.push_str(&format!("{entry}\n"));
-    entries(&args.at.file, &file.text)?;
+    read_keys(&args.at.file, &file.text)?;
     replace(&args.at.file, &file.text)?;
     let id = &digest[..ID_DIGITS];
     output::err(&format!(
@@ -216,32 +216,36 @@ fn entry(args: &NewArgs, digest: &str, like: Option<&str>) -> Value {
 
 fn list(path: &Path) -> Result<Vec<String>, String> {
     let file = KeysText::read(path)?;
-    let row = |(_, entry): (&str, &TenantEntry)| {
-        let digest = entry
-            .key_sha256
-            .as_ref()
-            .map_or("", |digest| digest.expose());
-        let id = digest.get(..ID_DIGITS).unwrap_or(digest);
-        let state = if entry.enabled { "enabled" } else { "disabled" };
-        let expires = entry.expires_at.as_deref().unwrap_or("never");
-        format!("{id}  {:?}  {state}  expires={expires}", entry.name)
+    let row = |(line, entry): (&str, &KeyEntry)| {
+        let digest = entry.digest().to_hex();
+        let id = &digest[..ID_DIGITS];
+        let state = if entry.is_enabled() {
+            "enabled"
+        } else {
+            "disabled"
+        };
+        let expires = expiry_text(line).unwrap_or_else(|| "never".to_owned());
+        format!("{id}  {:?}  {state}  expires={expires}", entry.name())
     };
     Ok(file.rows().map(row).collect())
 }
 
+/// Returns the time of expiry as the line of an entry has it.
+fn expiry_text(line: &str) -> Option<String> {
+    let entry: Map<String, Value> = serde_json::from_str(line.trim()).ok()?;
+    Some(entry.get("expires_at")?.as_str()?.to_owned())
+}
+
 fn revoke(args: &RevokeArgs) -> Result<Vec<String>, String> {
     let file = KeysText::read(&args.at.file)?;
-    let is_meant = |entry: &TenantEntry| match (&args.id, &args.name) {
+    let is_meant = |entry: &KeyEntry| match (&args.id, &args.name) {
         (Some(id), _) => {
-            let digest = entry
-                .key_sha256
-                .as_ref()
-                .map_or("", |digest| digest.expose());
+            let digest = entry.digest().to_hex();
             id.len() >= ID_DIGITS && digest.starts_with(&id.to_ascii_lowercase())
         }
-        (None, name) => name.as_ref() == Some(&entry.name),
+        (None, name) => name.as_deref() == Some(&**entry.name()),
     };
-    let mut entries = file.entries.iter();
+    let mut entries = file.keys.entries().iter();
     let (mut kept, mut revoked) = (String::with_capacity(file.text.len()), 0);
     for line in file.text.lines() {
         let entry = if is_entry(line) { entries.next() } else { None };

@@ -1,5 +1,7 @@
 //! Single values, with their variables.
 
+use std::borrow::Cow;
+
 use settings::{
     CheckedValue, LocatedValue, MapEntry, Value, ValueError, ValueKind, ValueNode, scalar,
 };
@@ -38,12 +40,12 @@ impl Checker<'_> {
 
     /// Replaces `${NAME}` in the value. The key determines the type of the result, as a number in a
     /// variable is a text too.
-    fn expanded(&self, given: &LocatedValue) -> Result<LocatedValue, ValueError> {
+    fn expanded<'v>(&self, given: &'v LocatedValue) -> Result<Cow<'v, LocatedValue>, ValueError> {
         let ValueNode::Text(text) = &given.node else {
-            return Ok(given.clone());
+            return Ok(Cow::Borrowed(given));
         };
         let node = match expand(text, self.env) {
-            Ok(None) => ValueNode::Text(text.clone()),
+            Ok(None) => return Ok(Cow::Borrowed(given)),
             Ok(Some(text)) => ValueNode::Loose(text),
             Err(ExpandError::Unset(name)) => {
                 let fault = ValueError::new(format!("the variable `{name}` is not set"));
@@ -54,10 +56,10 @@ impl Checker<'_> {
                 return Err(fault.expected("`${NAME}`, or `$${` for the characters themselves"));
             }
         };
-        Ok(LocatedValue {
+        Ok(Cow::Owned(LocatedValue {
             node,
             origin: given.origin.clone(),
-        })
+        }))
     }
 
     /// Returns any value as JSON.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ::tenants::{ListedKeys, TenantEntry};
 use config::{
     AbsentTemperature, CacheBackend, ConfigChanges, L1Kind, ResponseCacheSection, Secret,
 };
@@ -138,8 +137,10 @@ fn tenants_of_the_file_of_keys_count_for_a_shared_store_too() {
     };
     let listing = |more: &str, names: &[&str]| {
         let mut settings = settings(&text(more));
-        let entries = names.iter().map(|name| TenantEntry::named(*name));
-        settings.tenants.listed = ListedKeys::new(entries.collect());
+        let line = |name: &&str| format!("{{\"name\": \"{name}\", \"key\": \"key-of-{name}\"}}\n");
+        let lines: String = names.iter().map(line).collect();
+        let beside = &settings.tenants.api_keys;
+        settings.tenants.listed = config::keys_file(&lines, "keys", beside).expect("good lines");
         config::check_listed_tenants(&settings, "file.yaml")
     };
     for (more, names, is_good) in [

@@ -1,6 +1,8 @@
 //! Section `tenants`.
 
-use ::tenants::{EngineField, Scope};
+use std::sync::Arc;
+
+use ::tenants::{EngineField, EntryRules, KeyDigest, KeyEntry, Scope};
 use config::{ConfigChanges, Settings};
 use contract_id::contract;
 
@@ -195,21 +197,24 @@ fn a_keys_file_has_an_entry_in_json_on_each_line() {
         line("b", "k2", ", \"max_concurrent\": 3, \"enabled\": false"),
         line("a", "k3", ""),
     ];
-    let entries = config::keys_file(&text.concat(), "keys", beside).expect("good lines");
-    let names: Vec<_> = entries.iter().map(|entry| &*entry.name).collect();
+    let listed = config::keys_file(&text.concat(), "keys", beside).expect("good lines");
+    let entries = listed.entries();
+    let names: Vec<_> = entries.iter().map(|entry| &**entry.name()).collect();
     assert_eq!(names, ["b", "c", "b", "a"]);
-    assert_eq!(entries[0].max_concurrent.map(|most| most.get()), Some(3));
-    assert!(
-        entries
-            .iter()
-            .all(|entry| entry.key.is_none() && entry.key_sha256.is_some())
-    );
-    assert_eq!(
-        config::keys_file("", "keys", beside)
-            .map(|none| none.len())
-            .ok(),
-        Some(0)
-    );
+    assert_eq!(entries[0].digest(), KeyDigest::of(b"k1"));
+    assert_eq!(entries[1].digest().to_hex(), "0a".repeat(32));
+    let enabled: Vec<_> = entries.iter().map(KeyEntry::is_enabled).collect();
+    assert_eq!(enabled, [true, true, false, true]);
+    // What a line leaves out has the defaults of the configuration, and equal rules are shared.
+    let same = "api_keys: [{name: c, key: x}, {name: b, key: y, max_concurrent: 3}]\n";
+    let same = settings(same).tenants.api_keys;
+    let rules = |at: usize| EntryRules::of(&same[at]);
+    assert_eq!(**entries[1].rules(), rules(0));
+    assert_eq!(**entries[0].rules(), rules(1));
+    assert!(Arc::ptr_eq(entries[1].rules(), entries[3].rules()));
+    assert!(Arc::ptr_eq(entries[0].name(), entries[2].name()));
+    let none = config::keys_file("", "keys", beside).expect("no lines");
+    assert!(none.entries().is_empty());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use kv_blocks::Moment;
 use settings::Secret;
 
 use super::*;
-use crate::{HeaderExposure, Isolation, Refusal, Scope, TenantPermit};
+use crate::{HeaderExposure, Isolation, ListedKeys, Refusal, Scope, TenantPermit};
 
 fn entry(name: &str, key: &str) -> TenantEntry {
     TenantEntry {
@@ -177,6 +177,65 @@ fn removed_tenants_without_running_requests_are_forgotten_beyond_a_number() {
     tenants.reconfigure(&many(MOST_REMOVED + 1));
     assert_eq!(tenants.states.lock().len(), MOST_REMOVED + 2, "7 is kept");
     drop(running);
+}
+
+#[test]
+#[contract("V32")]
+fn only_a_changed_section_makes_a_new_table() {
+    let mut same = section(vec![entry("a", "a"), entry("b", "b")]);
+    same.hash_keys();
+    let tenants = Tenants::new(&same, TenantSecrets::default());
+    let first = tenants.table();
+    assert!(!tenants.reconfigure(&same));
+    assert!(Arc::ptr_eq(&first, &tenants.table()));
+    let mut shared = same.clone();
+    shared.isolation = Isolation::Shared;
+    let mut fewer = same.clone();
+    fewer.api_keys.pop();
+    for changed in [shared, fewer, section(Vec::new())] {
+        let before = tenants.table();
+        tenants.reconfigure(&changed);
+        assert!(!Arc::ptr_eq(&before, &tenants.table()));
+    }
+    // The last key is gone, and stays so.
+    assert!(tenants.reconfigure(&section(Vec::new())));
+}
+
+#[test]
+#[contract("V31")]
+fn equal_entries_share_their_rules_and_keep_names_states_and_times_of_their_own() {
+    let mut both = [entry("a", "a"), entry("b", "b")];
+    for entry in &mut both {
+        entry.max_concurrent = std::num::NonZeroU32::new(1);
+    }
+    both[0].expires_at = Some("1970-01-01T00:01:00Z".to_owned());
+    let mut parts = EntryParts::default();
+    let listed = both.map(|entry| {
+        let digest = KeyDigest::of(entry.name.as_bytes());
+        KeyEntry::of(&entry, digest, &mut parts)
+    });
+    let section = TenantsSection {
+        keys_file: Some("keys.jsonl".into()),
+        listed: ListedKeys::new(listed.into()),
+        ..TenantsSection::default()
+    };
+    let tenants = Tenants::new(&section, TenantSecrets::default());
+    let held = admit(&tenants, "a").expect("it is the first");
+    assert!(admit(&tenants, "a").is_err(), "its only place is taken");
+    assert!(admit(&tenants, "b").is_ok(), "that of another tenant is not");
+    drop(held);
+    let table = tenants.table();
+    let is_tenant = |key: &[u8]| matches!(table.verdict(Some(key), 60), KeyVerdict::Tenant(_));
+    assert!(!is_tenant(b"a") && is_tenant(b"b"), "only one has a time");
+    assert_ne!(
+        tenant(&tenants, "a").cache_salt(None),
+        tenant(&tenants, "b").cache_salt(None)
+    );
+    let notes: Vec<_> = table.tenants()[1]
+        .metadata()
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    assert_eq!(notes, ["team: a"]);
 }
 
 #[test]

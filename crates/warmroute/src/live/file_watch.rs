@@ -106,8 +106,8 @@ async fn watch_file(live: &Arc<LiveConfig>) {
 
 /// Reloads when the file of `tenants.keys_file` changes; never returns.
 async fn watch_keys(live: &Arc<LiveConfig>) {
-    // The start read the file a moment before the first check: the first version counts as changed.
-    let mut seen = None;
+    // A change between the last read and this first check counts.
+    let mut seen = live.state.lock().sources.keys_version();
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

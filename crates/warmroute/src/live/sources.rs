@@ -6,7 +6,7 @@ use config::{Override, Problem, Settings};
 use tenants::ListedKeys;
 use zeroize::Zeroizing;
 
-use super::{members::MemberTable, state_file};
+use super::{file_watch::FileVersion, members::MemberTable, state_file};
 use crate::settings::{self, SettingsInput};
 
 /// All sources, as last read. Comparing two shows whether anything changed.
@@ -21,6 +21,8 @@ pub(crate) struct SourceTexts {
     members: Arc<MemberTable>,
     /// The keys of the file that the settings name.
     keys: ListedKeys,
+    /// The version that this file had before they were read, and its path.
+    keys_version: Option<(FileVersion, PathBuf)>,
 }
 
 impl SourceTexts {
@@ -38,6 +40,7 @@ impl SourceTexts {
             flags,
             members: Arc::default(),
             keys: ListedKeys::default(),
+            keys_version: None,
         };
         sources.reread()?;
         Ok(sources)
@@ -87,6 +90,11 @@ impl SourceTexts {
         self.text.as_ref().map(|text| text.as_str())
     }
 
+    /// Returns the version of the file of keys that was read last, and the file's path.
+    pub(super) fn keys_version(&self) -> Option<(FileVersion, PathBuf)> {
+        self.keys_version.clone()
+    }
+
     /// Returns the sources without the keys of the file, for the history: it is read again when they
     /// are applied.
     pub(super) fn without_keys(&self) -> Self {
@@ -100,11 +108,13 @@ impl SourceTexts {
     pub(crate) fn settings_with_keys(&mut self) -> Result<Settings, Vec<Problem>> {
         let mut settings = self.settings()?;
         let tenants = &mut settings.tenants;
-        let listed = match &tenants.keys_file {
+        let path = tenants.keys_file.as_ref();
+        let version = path.and_then(|path| Some((FileVersion::of(path)?, path.clone())));
+        let listed = match path {
             Some(path) => {
                 let name = path.display().to_string();
                 let text = settings::read(path, &name)?;
-                ListedKeys::new(config::keys_file(&text, &name, &tenants.api_keys)?)
+                config::keys_file(&text, &name, &tenants.api_keys)?
             }
             None => ListedKeys::default(),
         };
@@ -116,6 +126,7 @@ impl SourceTexts {
         };
         config::check_listed_tenants(&settings, &self.name())?;
         self.keys = settings.tenants.listed.clone();
+        self.keys_version = version;
         Ok(settings)
     }
 
@@ -163,6 +174,24 @@ mod tests {
             // The allocator gave the page back.
             Err(_) => Vec::new(),
         }
+    }
+
+    #[test]
+    #[contract("V32")]
+    fn a_file_of_keys_that_changes_after_it_was_read_has_another_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("warmroute.yaml");
+        let keys = folder.path().join("keys.jsonl");
+        let text = format!("tenants: {{keys_file: {}}}\n", keys.display());
+        fs::write(&path, text).unwrap();
+        fs::write(&keys, "").unwrap();
+        let version = || FileVersion::of(&keys).map(|version| (version, keys.clone()));
+        let mut sources = SourceTexts::read(Some(path), Vec::new(), Vec::new()).unwrap();
+        assert_eq!(sources.keys_version(), None);
+        sources.settings_with_keys().unwrap();
+        assert_eq!(sources.keys_version(), version());
+        fs::write(&keys, "# a comment\n").unwrap();
+        assert_ne!(sources.keys_version(), version());
     }
 
     #[test]
