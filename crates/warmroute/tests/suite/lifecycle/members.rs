@@ -635,13 +635,16 @@ fn who_registers_a_publisher_learns_of_its_address_one_word() {
     };
     let teapot = service("418 I am a teapot of another service", secret);
     let text = service("200 OK", secret);
-    let list = json!([{"event_id": 0, "data": {"type": secret}}]).to_string();
+    let list = json!([{"event_id": secret}]).to_string();
     let list = service("200 OK", &list);
     let it = ConfiguredFleet::start(1, one, &[]);
-    let socket = |address: &str| format!("tcp://{address}");
     for (name, kind, endpoint, word) in [
-        ("no-one", "vLLM", socket("127.0.0.1:1"), "no_connection"),
-        ("no-zmq", "vLLM", socket(list.address()), "no_connection"),
+        (
+            "no-one",
+            "vLLM",
+            "tcp://127.0.0.1:1".to_owned(),
+            "no_connection",
+        ),
         ("teapot", "TensorRT-LLM", teapot.url(), "no_connection"),
         ("text", "TensorRT-LLM", text.url(), "earlier_failure"),
         ("list", "TensorRT-LLM", list.url(), "earlier_failure"),
