@@ -305,8 +305,8 @@ impl StreamDriver {
     /// Records an error of a connection, and logs it where it is new: what a report tells of it may
     /// be a word.
     pub(crate) fn log_fault(&mut self, error: String) {
-        let is_known = |last: &StreamFault| last.text == error;
-        if !self.last_error.as_ref().is_some_and(is_known) {
+        let is_another = |last: &StreamFault| last.text != error;
+        if self.last_error.as_ref().is_none_or(is_another) {
             tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, %error, "event stream failed");
         }
         self.record_fault(error);

@@ -1,7 +1,7 @@
 //! Members that a translation passes on unchanged.
 //!
-//! The walk that reads a body keeps its members, and the writer of the translated body notes where the copies stand: so
-//! neither body is walked again.
+//! The walk that reads a body keeps its members, and the writer of the translated body notes where
+//! the copies stand: so neither body is walked again.
 
 use std::ops::Range;
 
