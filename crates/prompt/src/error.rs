@@ -24,7 +24,7 @@ pub enum PromptError {
     Unsupported {
         /// The feature.
         what: String,
-        /// Whether it is the length of the chat, which takes more steps or memory than a render may.
+        /// Whether it is the length of the chat: it takes more steps or memory than a render may.
         is_too_long: bool,
     },
     /// The engine rejects the request too.
