@@ -218,7 +218,8 @@ pub struct ServiceStream {
     pub counts: StreamCounts,
     /// Blocks of another size than registered: they are counted and not stored.
     pub other_block_size: u64,
-    /// The last error.
+    /// Why the last event was rejected; of another error, and before the first event, a fixed word:
+    /// `no_connection`, `unusable_messages` or `earlier_failure`.
     pub last_error: Option<String>,
 }
 

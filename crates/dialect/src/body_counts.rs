@@ -10,6 +10,8 @@ use crate::json::RawJson;
 pub struct BodyCounts {
     /// Completions of each prompt (`n`).
     pub choices: u64,
+    /// The same number as engines read it; `None` if it is absent or no count.
+    pub n: Option<u32>,
     /// Prompts, or texts to compute.
     pub prompts: u64,
     /// The field that has most of them.
@@ -34,6 +36,7 @@ impl BodyCounts {
             .max_by_key(|(_, count)| *count);
         Self {
             choices: choices.map_or(0, number),
+            n: None,
             prompts: longest.map_or(0, |(_, count)| count),
             prompts_field: longest.map(|(field, _)| field),
             stops: stop.map_or(0, texts),

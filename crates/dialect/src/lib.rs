@@ -60,7 +60,7 @@ pub use error_code::ErrorCode;
 pub use fact_scan::may_have_facts;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use internal_detail::{InternalDetail, KnownText, internal_detail};
-pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
+pub use json::{JsonError, MAX_DEPTH, MAX_NODES, PassedOn, RawJson};
 pub use last_question::{LastQuestion, last_question};
 pub use media_urls::{MediaUrl, media_urls};
 pub use multipart::{FormError, FormModel, form_model};
@@ -76,7 +76,7 @@ pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
 pub use turns::{ChatMessages, Turn};
 pub use view::{
-    Dialect, Fidelity, KvFields, MediaPlaceholder, PromptPart, Rendering, RequestView,
-    SessionFields, TransferFields, ViewError, view,
+    Dialect, Fidelity, KvFields, MediaPlaceholder, MemberSpans, PromptPart, Rendering, RequestBody,
+    RequestView, SessionFields, TransferFields, ViewError, view, view_of_translated,
 };
 pub use volatile_prefix::{steady_turn, without_volatile_prefix};

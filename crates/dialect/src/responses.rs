@@ -9,8 +9,8 @@ use std::borrow::Cow;
 
 use crate::{
     Fidelity, RawJson, ViewError,
-    json::{ArrayWriter, ObjectWriter},
-    tokenize::fields,
+    json::{ArrayWriter, ObjectWriter, PassedOn},
+    tokenize::fields_and_members,
 };
 
 /// The fields of a `/v1/responses` request that routing reads.
@@ -24,6 +24,8 @@ pub struct ResponsesView<'a> {
     pub chat: Vec<u8>,
     /// Whether the engine computes exactly that chat.
     pub fidelity: Fidelity,
+    /// The members that stand in the body and in the chat.
+    pub passed_on: PassedOn,
 }
 
 const KEYS: [&str; 11] = [
@@ -58,6 +60,7 @@ const KEYS: [&str; 11] = [
 ///
 /// If the body is not one JSON object in UTF-8, or a member that is read here occurs twice.
 pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
+    let (found, members) = fields_and_members(body, KEYS)?;
     let [
         model,
         input,
@@ -70,17 +73,15 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
         _,
         _,
         _,
-    ] = fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
-    // `fields` has read it as text.
-    let text = crate::json::utf8(body).unwrap_or_default();
+    ] = found.map(|value| value.filter(|value| !value.is_null()));
     let previous = previous.and_then(RawJson::string);
-    let mut out = String::with_capacity(text.len() + 128);
+    let mut out = String::with_capacity(body.len() + 128);
     let mut chat = ObjectWriter::open(&mut out);
     chat.some("model", model);
     let input_fidelity = messages(&mut chat, instructions, input);
     let exact_tools = tools.is_none_or(|tools| functions(&mut chat, tools));
     chat.some("max_tokens", max_tokens);
-    chat.pass_on(text, |name| KEYS.contains(&name));
+    let passed_on = chat.pass_on(&members, |name| KEYS.contains(&name));
     chat.close();
     // Stored unless the client disables it: engines differ in their default, and this is the
     // careful reading.
@@ -95,6 +96,7 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
         previous,
         chat: out.into_bytes(),
         fidelity,
+        passed_on,
     })
 }
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use crate::{
-    json::{self, RawJson},
+    json::{self, BodyMembers, RawJson},
     view::{PromptPart, Rendering, ViewError},
 };
 
@@ -168,6 +168,14 @@ pub(crate) fn fields<'a, const N: usize>(
     body: &'a [u8],
     keys: [&'static str; N],
 ) -> Result<[Option<RawJson<'a>>; N], ViewError> {
+    fields_and_members(body, keys).map(|(found, _)| found)
+}
+
+/// Returns the values of `keys`, in their order, and all members.
+pub(crate) fn fields_and_members<'a, const N: usize>(
+    body: &'a [u8],
+    keys: [&'static str; N],
+) -> Result<([Option<RawJson<'a>>; N], BodyMembers<'a>), ViewError> {
     let text = json::utf8(body).map_err(|at| ViewError::Utf8 { at })?;
     if !text
         .trim_start_matches([' ', '\n', '\r', '\t'])
@@ -178,18 +186,23 @@ pub(crate) fn fields<'a, const N: usize>(
     }
     let mut found = [None; N];
     let mut twice = None;
-    for member in json::members(text) {
-        let (key, value) = member?;
-        let key = json::decode(key);
+    let mut members = BodyMembers::of(text);
+    for member in json::body_members(text, None) {
+        let member = member?;
+        members.add(member);
+        let key = json::decode(member.key);
         let Some(at) = keys.iter().position(|known| *known == key) else {
             continue;
         };
-        if found[at].replace(value).is_some() {
+        if found[at].replace(member.value).is_some() {
             twice = twice.or(Some(keys[at]));
         }
     }
     // Reported after the walk: a body that is not JSON at all reports that error first.
-    twice.map_or(Ok(found), |key| Err(ViewError::DuplicateKey { key }))
+    match twice {
+        Some(key) => Err(ViewError::DuplicateKey { key }),
+        None => Ok((found, members)),
+    }
 }
 
 fn flag(value: Option<RawJson<'_>>, field: &'static str) -> Result<Option<bool>, ViewError> {

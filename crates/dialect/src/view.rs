@@ -10,15 +10,16 @@ mod error;
 mod key;
 mod media;
 mod sampling;
+mod spans;
 mod transfer;
 
 use std::borrow::Cow;
 
 use self::body_fields::BodyFields;
-pub use self::{error::ViewError, transfer::TransferFields};
+pub use self::{error::ViewError, spans::MemberSpans, transfer::TransferFields};
 use crate::{
     BodyCounts, ChatMessages,
-    json::{self, RawJson},
+    json::{self, PassedOn, RawJson},
 };
 
 /// The API in which a request is written.
@@ -73,8 +74,6 @@ pub struct RequestView<'a> {
     /// Maximum number of output tokens: `max_completion_tokens`, else `max_tokens`; where these
     /// stand in `sampling_params`, the one of it.
     pub max_tokens: Option<u32>,
-    /// Number of completions.
-    pub n: Option<u32>,
     /// Per-request counts, read so leniently that no notation hides any.
     pub counts: BodyCounts,
     /// Engine-side priority from the body.
@@ -89,6 +88,8 @@ pub struct RequestView<'a> {
     pub kv: KvFields,
     /// How well `prompt` represents what the engine computes.
     pub fidelity: Fidelity,
+    /// Where its members stand in the body.
+    pub spans: MemberSpans,
 }
 
 /// How well the prompt in a view represents what the engine computes.
@@ -222,12 +223,45 @@ pub struct MediaPlaceholder<'a> {
 /// assert!(view.stream);
 /// ```
 pub fn view(dialect: Dialect, body: &[u8]) -> Result<RequestView<'_>, ViewError> {
+    RequestBody::read(body, |_, _| {})?.view(dialect)
+}
+
+/// Reads `body`, which a translation wrote, as [`view()`] does, without a walk through the members
+/// that it passed on.
+pub fn view_of_translated<'a>(
+    dialect: Dialect,
+    body: &'a [u8],
+    passed_on: &PassedOn,
+) -> Result<RequestView<'a>, ViewError> {
+    BodyFields::read_translated(object_text(body)?, passed_on)?.view(dialect)
+}
+
+/// A body whose members were read, and determine the dialect.
+#[derive(Debug)]
+pub struct RequestBody<'a>(BodyFields<'a>);
+
+impl<'a> RequestBody<'a> {
+    /// Reads `body` as [`view()`] does. Calls `each` for every member, with its name and value.
+    pub fn read(
+        body: &'a [u8],
+        each: impl FnMut(&str, RawJson<'a>),
+    ) -> Result<Self, ViewError> {
+        BodyFields::read(object_text(body)?, each).map(Self)
+    }
+
+    /// Returns the view in a dialect.
+    pub fn view(&mut self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
+        self.0.view(dialect)
+    }
+}
+
+/// Returns the text of a body that begins as an object.
+fn object_text(body: &[u8]) -> Result<&str, ViewError> {
     let text = json::utf8(body).map_err(|at| ViewError::Utf8 { at })?;
     let opening = text.trim_start_matches([' ', '\n', '\r', '\t']);
     if !opening.starts_with('{') {
         json::whole(text)?;
         return Err(ViewError::NotAnObject);
     }
-    let fields = BodyFields::read(text)?;
-    fields.into_view(dialect)
+    Ok(text)
 }

@@ -182,7 +182,7 @@ impl ZmqFollower {
                 }
                 self.stream.driver.record_fault(reason);
             }
-            SubEvent::Unreachable { reason, .. } => self.stream.driver.record_fault(reason),
+            SubEvent::Unreachable { reason, .. } => self.stream.driver.log_fault(reason),
         }
     }
 

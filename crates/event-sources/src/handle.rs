@@ -12,7 +12,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{SourceCounters, StreamReport, status::StreamStatus};
+use crate::{SourceCounters, StreamReport, report::reduce_error, status::StreamStatus};
 
 /// Error text of a stream whose task ended unexpectedly.
 const ENDED: &str =
@@ -138,6 +138,17 @@ impl SourceHandle {
         self.report_of(&self.about, &self.status())
     }
 
+    /// Returns the report as a caller may see it who chose the address: an error is told only where
+    /// it is about an event of a publisher that has sent others, and is a word otherwise.
+    pub fn reduced_report(&self) -> StreamReport {
+        let status = self.status();
+        let mut report = self.report_of(&self.about, &status);
+        if self.ended() || !status.may_tell_error() {
+            reduce_error(&mut report);
+        }
+        report
+    }
+
     /// Returns the stream's status, or the sum over all streams of the socket.
     fn status(&self) -> StreamStatus {
         let mut status = self.seen.borrow().clone();
@@ -185,7 +196,7 @@ impl SourceHandle {
             last_error: if self.ended() {
                 Some(ENDED.to_owned())
             } else {
-                status.last_error.clone()
+                status.last_error.as_ref().map(|fault| fault.text.clone())
             },
         }
     }

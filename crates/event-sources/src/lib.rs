@@ -51,7 +51,7 @@ pub use nats::{
     RelaySpec,
 };
 pub use poll::{PollSource, PollSpec};
-pub use report::{IgnoredCounts, SourceCounters};
+pub use report::{IgnoredCounts, SourceCounters, reduce_error};
 pub use shared::{
     PodTopic, PublisherInfo, PublisherLookup, SharedSocket, SharedSpec, SocketMember,
 };

@@ -25,7 +25,7 @@ use crate::{
     SinkCounts, SourceHandle, SourceSettings,
     handle::{SourceControl, SourceInfo, StatusSender},
     quarantine::Quarantine,
-    status::StreamStatus,
+    status::{StreamFault, StreamStatus},
 };
 
 /// Path of the event list, below the engine's base URL.
@@ -194,6 +194,9 @@ impl Poller {
     }
 
     fn refused(&mut self, reason: String) {
+        if self.past.last_error.as_ref() != Some(&reason) {
+            tracing::warn!(worker = %self.spec.worker, url = %self.spec.url, error = %reason, "no event list");
+        }
         self.state = StreamState::Connecting;
         self.past.last_error = Some(reason);
         self.wait_longer();
@@ -322,6 +325,15 @@ impl Poller {
         sum
     }
 
+    /// Returns the last error. Any server may answer with a list: only one with usable events is a
+    /// publisher.
+    fn fault(&self, text: String, so_far: &SinkCounts) -> StreamFault {
+        StreamFault {
+            text,
+            is_of_events: self.state == StreamState::Live && so_far.counts.applied > 0,
+        }
+    }
+
     fn publish(&self) {
         let mut sink_counts = self.sink_counts();
         // An orphan counts as handed over, but not as an applied event.
@@ -338,7 +350,7 @@ impl Poller {
             epoch: sink_counts.counts.restarts.saturating_add(1),
             last_event_at: self.last_event_at,
             block_size: Some(self.spec.block_size.tokens()),
-            last_error: sink_counts.last_error.clone(),
+            last_error: (sink_counts.last_error.clone()).map(|text| self.fault(text, &sink_counts)),
             totals: sink_counts.into(),
             ..StreamStatus::default()
         });

@@ -117,7 +117,7 @@ impl ReplayingDriver {
                     // end.
                     tracing::info!(worker = %self.worker, %error, "replay asked for again");
                 } else if !self.driver.is_quarantined() {
-                    self.driver.record_fault(error.to_string());
+                    self.driver.log_fault(error.to_string());
                 }
             }
             None => {

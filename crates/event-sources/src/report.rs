@@ -1,8 +1,25 @@
-//! Totals of a stream for metrics.
+//! Totals of a stream for metrics, and what a report may tell.
 
 use std::collections::BTreeMap;
 
-use crate::TierMoves;
+use kv_events::StreamState;
+
+use crate::{StreamReport, TierMoves};
+
+/// Replaces the text of a stream's last error by a word, which tells nothing of what answers at the
+/// stream's address.
+pub fn reduce_error(report: &mut StreamReport) {
+    let word = if report.state == StreamState::Connecting.as_str() {
+        "no_connection"
+    } else if report.state == StreamState::Quarantined.as_str() {
+        "unusable_messages"
+    } else {
+        "earlier_failure"
+    };
+    if let Some(error) = &mut report.last_error {
+        *error = word.to_owned();
+    }
+}
 
 /// Ignored events by reason. The set of reasons is closed: those of the codec, and `no_effect` for
 /// events without effect on the index.

@@ -6,6 +6,32 @@ use kv_index::UpdateOutcome;
 
 use crate::{IgnoredCounts, SinkCounts, SourceCounters, StreamCounts, TierMoves, sse::MessageRate};
 
+/// The last error of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StreamFault {
+    pub(crate) text: String,
+    /// Whether it is about what the publisher sent; otherwise it is about the connection.
+    pub(crate) is_of_events: bool,
+}
+
+impl StreamFault {
+    /// An error in what the publisher sent.
+    pub(crate) fn of_events(text: String) -> Self {
+        Self {
+            text,
+            is_of_events: true,
+        }
+    }
+
+    /// An error of the connection, or one of an unknown kind.
+    pub(crate) fn of_connection(text: String) -> Self {
+        Self {
+            text,
+            is_of_events: false,
+        }
+    }
+}
+
 /// The status of a stream, replaced as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StreamStatus {
@@ -22,7 +48,7 @@ pub(crate) struct StreamStatus {
     pub(crate) block_size: Option<u32>,
     pub(crate) rank: Option<u32>,
     pub(crate) other_block_size: u64,
-    pub(crate) last_error: Option<String>,
+    pub(crate) last_error: Option<StreamFault>,
     /// Connections after the first.
     pub(crate) reconnects: u64,
     pub(crate) totals: StreamTotals,
@@ -38,6 +64,15 @@ impl StreamStatus {
         self.reconnects += part.reconnects;
         self.last_error = self.last_error.take().or_else(|| part.last_error.clone());
         self.totals.add(&part.totals);
+    }
+
+    /// Returns whether the last error may be told to a caller who chose the address: it is about an
+    /// event of a publisher that has sent others.
+    pub(crate) fn may_tell_error(&self) -> bool {
+        let is_of_events = |fault: &StreamFault| fault.is_of_events;
+        self.state != StreamState::Connecting
+            && self.totals.counts().events > 0
+            && self.last_error.as_ref().is_none_or(is_of_events)
     }
 
     pub(crate) fn counters(&self) -> SourceCounters {

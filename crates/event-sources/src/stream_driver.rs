@@ -19,7 +19,7 @@ use crate::{
     BlockSink, EventDefaults,
     quarantine::Quarantine,
     sse::MessageRate,
-    status::{StreamStatus, StreamTotals},
+    status::{StreamFault, StreamStatus, StreamTotals},
 };
 
 /// The properties of a stream that its driver needs.
@@ -49,7 +49,7 @@ pub(crate) struct StreamDriver {
     connections: u64,
     other_block_size: u64,
     lag_ms: Option<f64>,
-    last_error: Option<String>,
+    last_error: Option<StreamFault>,
     saved: SavedPart,
     accepted_record: AcceptedRecord,
 }
@@ -120,7 +120,7 @@ impl StreamDriver {
     /// Counts a message that is not a batch.
     pub(crate) fn record_unreadable(&mut self, error: String) {
         self.past.record_unreadable();
-        self.record_fault(error);
+        self.record_rejection(error);
         self.judge(1);
     }
 
@@ -151,7 +151,8 @@ impl StreamDriver {
         self.note_position();
         let errors = self.sequencer.counts().decode_errors - errors_before;
         if errors > 0 {
-            self.last_error = self.sequencer.last_error().map(str::to_owned);
+            let last = self.sequencer.last_error().map(str::to_owned);
+            self.last_error = last.map(StreamFault::of_events);
             self.judge(errors);
         }
         requested.filter(|_| !self.is_quarantined())
@@ -232,7 +233,7 @@ impl StreamDriver {
             self.other_block_size += 1;
         }
         self.sequencer.reject(&why);
-        self.record_fault(why.to_string());
+        self.record_rejection(why.to_string());
     }
 
     fn apply(&mut self, mut update: IndexUpdate, label: Option<&str>) {
@@ -241,7 +242,7 @@ impl StreamDriver {
             self.other_block_size += 1;
             self.sequencer
                 .reject(&EventRejection::OtherBlockSize { found, expected });
-            return self.record_fault(format!(
+            return self.record_rejection(format!(
                 "its events have blocks of {found} tokens, expected are {expected}: set block_size to what the engine uses"
             ));
         }
@@ -263,7 +264,8 @@ impl StreamDriver {
         if self.quarantine.record(self.clock.now(), errors).is_none() {
             return;
         }
-        tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, error = self.last_error,
+        let error = self.last_error.as_ref().map(|fault| &*fault.text);
+        tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, error,
             "event stream quarantined: too many undecodable messages");
         self.sink.clear(self.spec.target);
         self.past = self.past.combined_with(&self.sequencer);
@@ -295,8 +297,23 @@ impl StreamDriver {
         self.past.record_dropped();
     }
 
+    /// Records an error of a connection.
     pub(crate) fn record_fault(&mut self, error: String) {
-        self.last_error = Some(error);
+        self.last_error = Some(StreamFault::of_connection(error));
+    }
+
+    /// Records an error of a connection, and logs it where it is new: what a report tells of it may
+    /// be a word.
+    pub(crate) fn log_fault(&mut self, error: String) {
+        let is_another = |last: &StreamFault| last.text != error;
+        if self.last_error.as_ref().is_none_or(is_another) {
+            tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, %error, "event stream failed");
+        }
+        self.record_fault(error);
+    }
+
+    fn record_rejection(&mut self, error: String) {
+        self.last_error = Some(StreamFault::of_events(error));
     }
 
     fn state(&self) -> StreamState {

@@ -2,28 +2,12 @@
 
 use std::collections::HashMap;
 
-use event_sources::StreamReport;
+use event_sources::{StreamReport, reduce_error};
 use kv_blocks::Target;
-use kv_events::StreamState;
 
 use crate::{
     BackendFeed, Fleet, PrefixCacheCounters, PrefixViewService, backend_feeds::BackendFeeds,
 };
-
-/// Replaces the text of a stream's last error by a word, which tells nothing of what answers at the
-/// stream's address.
-fn reduce_error(report: &mut StreamReport) {
-    let word = if report.state == StreamState::Connecting.as_str() {
-        "no_connection"
-    } else if report.state == StreamState::Quarantined.as_str() {
-        "unusable_messages"
-    } else {
-        "earlier_failure"
-    };
-    if let Some(error) = &mut report.last_error {
-        *error = word.to_owned();
-    }
-}
 
 impl Fleet {
     /// Returns the last read counters of the engines' own prefix caches (at most some 10 s old), by

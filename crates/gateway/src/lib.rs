@@ -41,6 +41,7 @@ mod queue_waiters;
 mod request;
 mod reservations;
 mod response_affinity;
+mod response_reservations;
 mod retry;
 mod routes;
 mod shared_prefixes;

@@ -179,7 +179,7 @@ pub(crate) struct PrefixExpectation {
 
 impl PrefixExpectation {
     pub(crate) fn of(dialect: Dialect, view: &RequestView<'_>, prompt: &TokenizedPrompt) -> Self {
-        let choices = view.n.unwrap_or(1);
+        let choices = view.counts.n.unwrap_or(1);
         Self {
             tokens: u64::from(prompt.tokens).saturating_mul(choices.into()),
             comparable: prompt.source.is_exact()

@@ -19,6 +19,8 @@ use parking_lot::Mutex;
 use replicas::{NoteQueue, SharedNote};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::response_reservations::ResponseReservations;
+
 /// Most responses.
 pub(crate) const MOST: usize = 65_536;
 /// Lifetime of an entry: engines keep responses in memory, and most conversations that pause longer
@@ -35,7 +37,7 @@ pub(crate) struct ResponseOwner<'a> {
 
 impl ResponseOwner<'_> {
     /// Returns the key, the same in every router.
-    fn key(self) -> u128 {
+    pub(crate) fn key(self) -> u128 {
         let mut hasher = Xxh3::new();
         // A name has no control characters, so the zero ends it.
         for part in [self.tenant.as_bytes(), &[0], self.id.as_bytes()] {
@@ -58,6 +60,8 @@ pub(crate) struct ResponseHome {
 pub(crate) struct ResponseAffinity {
     table: Mutex<ResponseAffinityTable>,
     peers: NoteQueue,
+    /// Of responses that were created here.
+    pub(crate) reservations: ResponseReservations,
 }
 
 #[derive(Debug, Default)]
@@ -70,8 +74,10 @@ struct ResponseAffinityTable {
 impl ResponseAffinity {
     /// Creates an empty memory that tells the peers what it records.
     pub(crate) fn shared(peers: NoteQueue) -> Self {
-        let table = Mutex::default();
-        Self { table, peers }
+        Self {
+            peers,
+            ..Self::default()
+        }
     }
 
     /// Records that this worker holds a response.

@@ -10,7 +10,8 @@ use crate::{ResidentInstance, registration::DEFAULT_TENANT, registry::InstanceRa
 /// Returns the registrations of a rank as `/services` lists them.
 pub(crate) fn services(instance_rank: &InstanceRank) -> impl Iterator<Item = ServiceReport> {
     instance_rank.registrations().map(|(registration, source)| {
-        let report = source.report();
+        // Whoever registers an address must not learn of it what answers there.
+        let report = source.reduced_report();
         ServiceReport {
             state: Some(report.state),
             stream: Some(ServiceStream {

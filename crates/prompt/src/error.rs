@@ -24,6 +24,8 @@ pub enum PromptError {
     Unsupported {
         /// The feature.
         what: String,
+        /// Whether it is the length of the chat: it takes more steps or memory than a render may.
+        is_too_long: bool,
     },
     /// The engine rejects the request too.
     #[error("{0}")]

@@ -446,9 +446,14 @@ impl TenantPermit {
     /// Replaces what is reserved by what the request used.
     pub fn settle_tokens(&mut self, used: TokenAmounts, now: Moment) {
         let reserved = std::mem::take(&mut self.reserved);
-        if self.tenant.limits_tokens() && reserved != used {
+        self.correct_tokens(reserved, used, now);
+    }
+
+    /// Replaces what an earlier request of the tenant counted by what it used.
+    pub fn correct_tokens(&self, counted: TokenAmounts, used: TokenAmounts, now: Moment) {
+        if self.tenant.limits_tokens() && counted != used {
             let limits = self.tenant.own_limits();
-            (self.tenant.state).settle_tokens(reserved, used, &limits, now);
+            (self.tenant.state).settle_tokens(counted, used, &limits, now);
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dialect::Dialect;
+use dialect::{Dialect, MemberSpans};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use resilience::{ByteBudget, OutcomeCounters};
@@ -77,7 +77,12 @@ impl BackgroundTokenizer {
     }
 
     /// Tokenizes the prompt of a body, unless too much waits.
-    pub(crate) fn submit(&self, tokenizer: LocalTokenizer, dialect: Dialect, bytes: Bytes) {
+    pub(crate) fn submit(
+        &self,
+        tokenizer: LocalTokenizer,
+        (dialect, spans): (Dialect, MemberSpans),
+        bytes: Bytes,
+    ) {
         // A budget of zero is the choice to tokenize nothing.
         if tokenizer.budget.is_zero() || !tokenizer.model.continues_conversations() {
             return;
@@ -98,7 +103,7 @@ impl BackgroundTokenizer {
             let _permit = permit;
             let (model, clock) = (unhurried.model.clone(), unhurried.clock);
             let work = move || {
-                let view = dialect::view(dialect, &bytes).ok()?;
+                let view = spans.view(dialect, &bytes).ok()?;
                 unhurried.tokenize(&view).ok().map(drop)
             };
             let done = pool.compute(&model, LONGEST_TIME, clock, work).await;

@@ -202,7 +202,8 @@ impl TokenizationStage {
                 let special = input.view.rendering.add_special_tokens == Some(true);
                 if matches!(input.view.prompt, PromptPart::Messages(_)) && !special {
                     let (dialect, bytes) = (input.dialect, input.bytes.clone());
-                    self.background.submit(tokenizer, dialect, bytes);
+                    let spans = input.view.spans.clone();
+                    self.background.submit(tokenizer, (dialect, spans), bytes);
                 }
                 None
             }
@@ -220,9 +221,10 @@ impl TokenizationStage {
         let left = input.deadline.since(clock.now());
         let limit = LONGEST_WAIT.max(budget.saturating_mul(BUDGETS)).min(left);
         let (dialect, bytes) = (input.dialect, input.bytes.clone());
+        let spans = input.view.spans.clone();
         let model = Arc::clone(&tokenizer.model);
         let work = move || {
-            let view = dialect::view(dialect, &bytes).map_err(|_| NoTokens::Unknown)?;
+            let view = spans.view(dialect, &bytes).map_err(|_| NoTokens::Unknown)?;
             tokenizer.tokenize(&view)
         };
         match input.compute_pool.compute(&model, limit, clock, work).await {
@@ -321,9 +323,10 @@ impl TokenizationInput<'_> {
             return Some(work(self.view));
         }
         let (dialect, bytes) = (self.dialect, self.bytes.clone());
+        let spans = self.view.spans.clone();
         self.compute_pool
             .run(cost, move || {
-                dialect::view(dialect, &bytes).ok().map(|view| work(&view))
+                spans.view(dialect, &bytes).ok().map(|view| work(&view))
             })
             .await
             .flatten()

@@ -3,9 +3,9 @@
 use super::{blocks, tools};
 use crate::{
     RawJson, ViewError,
-    json::{ArrayWriter, ObjectWriter},
+    json::{ArrayWriter, ObjectWriter, PassedOn},
     prefix_key::content_text,
-    tokenize::fields,
+    tokenize::fields_and_members,
 };
 
 /// A translated request.
@@ -16,6 +16,8 @@ pub struct TranslatedRequest {
     /// The first feature of the request that a chat cannot express; then [`Self::body`] is only
     /// good for routing.
     pub untranslatable: Option<String>,
+    /// The members that stand in both bodies.
+    pub passed_on: PassedOn,
 }
 
 /// Members that are read here. Others are passed on unchanged.
@@ -57,6 +59,7 @@ const KEYS: [&str; 17] = [
 ///
 /// If the body is not one JSON object in UTF-8, or a member that is read here occurs twice.
 pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
+    let (found, members) = fields_and_members(body, KEYS)?;
     let [
         model,
         messages,
@@ -72,15 +75,13 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         _thinking,
         n,
         ..,
-    ] = fields(body, KEYS)?.map(there);
-    // `fields` has read it as text.
-    let text = crate::json::utf8(body).unwrap_or_default();
+    ] = found.map(there);
     // Not a member of a messages request, which has one reply; a chat would compute several, of
     // which all but one were lost.
     let several = n.is_some_and(|n| n.integer() != Some(1));
     let mut untranslatable =
         several.then(|| "n is no member of a message, which is one reply: leave it out".to_owned());
-    let mut out = String::with_capacity(text.len() + 256);
+    let mut out = String::with_capacity(body.len() + 256);
     let mut chat = ObjectWriter::open(&mut out);
     chat.some("model", model);
     conversation(&mut chat, system, messages, &mut untranslatable);
@@ -107,11 +108,12 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         "n" => !several,
         _ => KEYS.contains(&name),
     };
-    chat.pass_on(text, written);
+    let passed_on = chat.pass_on(&members, written);
     chat.close();
     Ok(TranslatedRequest {
         body: out.into_bytes(),
         untranslatable,
+        passed_on,
     })
 }
 

@@ -5,6 +5,7 @@
 
 pub(crate) mod compact;
 mod error;
+mod passed_on;
 pub(crate) mod raw;
 mod scan;
 mod special;
@@ -14,6 +15,8 @@ mod walk;
 mod write;
 
 pub use error::{JsonError, MAX_DEPTH, MAX_NODES};
+pub(crate) use passed_on::BodyMembers;
+pub use passed_on::PassedOn;
 pub use raw::RawJson;
 pub(crate) use scan::{object, utf8, whole};
 pub(crate) use text::{decode, write_string};

@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: a [`RawJson`] is exactly one value that passed the walk, without space around it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use super::{
     text::decode,
@@ -14,6 +14,17 @@ use super::{
 pub struct RawJson<'a>(pub(super) &'a str);
 
 impl<'a> RawJson<'a> {
+    /// Returns the value at this place of a text, where a walk has found it.
+    pub(crate) fn found_at(text: &'a str, place: Range<usize>) -> Option<Self> {
+        text.get(place).map(Self)
+    }
+
+    /// Returns its place in the text in which a walk has found it.
+    pub(crate) fn place_in(self, text: &str) -> Range<usize> {
+        let from = self.0.as_ptr() as usize - text.as_ptr() as usize;
+        from..from + self.0.len()
+    }
+
     /// Returns the text of the value, without space around it.
     pub fn as_str(self) -> &'a str {
         self.0

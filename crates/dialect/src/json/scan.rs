@@ -50,7 +50,8 @@ pub(super) struct JsonScanner<'a> {
     pub(super) depth: u32,
     /// Whether a string had an escape that clients may write in another way.
     pub(super) odd_escapes: bool,
-    nodes: u32,
+    /// Values and keys so far.
+    pub(super) nodes: u32,
 }
 
 impl<'a> JsonScanner<'a> {

@@ -15,19 +15,38 @@ pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<
     .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
 }
 
+/// A member of a body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyMember<'a> {
+    /// Its name, with the quotes.
+    pub(crate) key: &'a str,
+    pub(crate) value: RawJson<'a>,
+    /// The number of values and keys in it, with its own.
+    pub(crate) nodes: u32,
+}
+
 /// Walks the members of a body, as [`members`] does, and calls `each` for every message in the list
 /// `messages`.
 pub(crate) fn body_members<'a, 'e>(
     text: &'a str,
-    each: &'e mut dyn FnMut(Turn<'a>),
-) -> impl Iterator<Item = Result<(&'a str, RawJson<'a>), JsonError>> + use<'a, 'e> {
-    ContainerWalk {
+    each: Option<&'e mut dyn FnMut(Turn<'a>)>,
+) -> impl Iterator<Item = Result<BodyMember<'a>, JsonError>> + use<'a, 'e> {
+    let mut walk = ContainerWalk {
         scan: JsonScanner::new(text),
         kind: ContainerKind::Object,
         state: WalkState::Start,
-        turns: Some(each),
-    }
-    .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
+        turns: each,
+    };
+    std::iter::from_fn(move || {
+        // The first one is the body itself.
+        let before = walk.scan.nodes.max(1);
+        let item = walk.next()?;
+        Some(item.map(|(key, value)| BodyMember {
+            key: key.unwrap_or(r#""""#),
+            value,
+            nodes: walk.scan.nodes - before,
+        }))
+    })
 }
 
 /// Walks the elements of the array in `text`, as [`members`] does.

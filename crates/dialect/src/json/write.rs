@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use super::{
+    passed_on::{BodyMembers, PassedOn},
     raw::RawJson,
     text::{decode, write_string},
     walk::members,
@@ -48,13 +49,35 @@ impl<'o> ObjectWriter<'o> {
     }
 
     /// Writes the members of `body` unchanged, except those that are written in another form.
-    pub(crate) fn pass_on(&mut self, body: &str, is_written: impl Fn(&str) -> bool) {
-        for (key, value) in members(body).flatten() {
-            let name = decode(key);
-            if !is_written(&name) {
-                self.raw(&name, value.as_str());
+    /// Returns their places, which count if no other member is written behind them.
+    pub(crate) fn pass_on(
+        &mut self,
+        body: &BodyMembers<'_>,
+        is_written: impl Fn(&str) -> bool,
+    ) -> PassedOn {
+        let Some(all) = body.all() else {
+            for (key, value) in members(body.text()).flatten() {
+                let name = decode(key);
+                if !is_written(&name) {
+                    self.raw(&name, value.as_str());
+                }
             }
+            return PassedOn::default();
+        };
+        let mut passed_on = PassedOn::behind(self.out.len());
+        for member in all {
+            let name = decode(member.key);
+            if is_written(&name) {
+                continue;
+            }
+            let name_from = self.out.len() + usize::from(!self.empty);
+            let place = self.key(&name);
+            // A colon stands between the name and the value.
+            let (name_end, value_from) = (place.len() - 1, place.len());
+            place.push_str(member.value.as_str());
+            passed_on.add(name_from..name_end, value_from..place.len(), member.nodes);
         }
+        passed_on
     }
 
     /// Writes a number of any width; its `Display` form is its JSON.

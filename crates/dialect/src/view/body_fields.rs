@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use super::{
-    Dialect, Fidelity, KvFields, MediaPlaceholder, PromptPart, Rendering, RequestView,
+    Dialect, Fidelity, KvFields, MediaPlaceholder, MemberSpans, PromptPart, Rendering, RequestView,
     SessionFields, TransferFields, ViewError, key::Key, media, sampling::SamplingFields,
 };
 use crate::{
-    BodyCounts, ChatMessages, Turn,
-    json::{self, RawJson},
+    BodyCounts, ChatMessages, MAX_NODES, Turn,
+    json::{self, PassedOn, RawJson},
     prompts,
 };
 
@@ -21,45 +21,149 @@ const MEDIA: [Key; 4] = [
 ];
 
 /// The values of the routing keys in the body.
+#[derive(Debug)]
 pub(super) struct BodyFields<'a> {
+    text: &'a str,
     values: [Option<RawJson<'a>>; Key::COUNT],
     /// The elements of `messages`, if there are not too many: at most [`ChatMessages::MOST`].
     turns: Vec<Turn<'a>>,
 }
 
-impl<'a> BodyFields<'a> {
-    pub(super) fn read(text: &'a str) -> Result<Self, ViewError> {
-        let mut found = [None; Key::COUNT];
-        let mut twice = None;
-        let (mut turns, mut count) = (Vec::new(), 0);
-        let mut each = |turn| {
-            count += 1;
-            if count <= ChatMessages::MOST {
-                turns.push(turn);
-            }
+/// What a walk through a body has found so far.
+struct FoundFields<'a> {
+    values: [Option<RawJson<'a>>; Key::COUNT],
+    /// The first key that occurs twice.
+    twice: Option<Key>,
+}
+
+impl<'a> FoundFields<'a> {
+    fn new() -> Self {
+        Self {
+            values: [None; Key::COUNT],
+            twice: None,
+        }
+    }
+
+    fn add(&mut self, name: &str, value: RawJson<'a>) {
+        let Some(key) = Key::named(name) else {
+            return;
         };
-        for member in json::body_members(text, &mut each) {
-            let (key, value) = member?;
-            let Some(key) = Key::named(&json::decode(key)) else {
-                continue;
-            };
-            if found[key as usize].replace(value).is_some() {
-                twice = twice.or(Some(key));
-            }
+        if self.values[key as usize].replace(value).is_some() {
+            self.twice = self.twice.or(Some(key));
         }
-        // Reported after the walk: a body that is not JSON at all reports that error first.
-        match twice {
+    }
+
+    /// Returns the fields at the end of the walk: a body that is not JSON at all reports that error
+    /// before a key that occurs twice.
+    fn complete(self, text: &'a str, turns: KeptTurns<'a>) -> Result<BodyFields<'a>, ViewError> {
+        match self.twice {
             Some(key) => Err(ViewError::DuplicateKey { key: key.name() }),
-            None => {
-                if count > ChatMessages::MOST {
-                    turns = Vec::new();
-                }
-                Ok(Self {
-                    values: found,
-                    turns,
-                })
+            None => Ok(BodyFields {
+                text,
+                values: self.values,
+                turns: turns.all(),
+            }),
+        }
+    }
+}
+
+/// The elements of `messages` so far.
+#[derive(Default)]
+struct KeptTurns<'a> {
+    turns: Vec<Turn<'a>>,
+    count: usize,
+}
+
+impl<'a> KeptTurns<'a> {
+    fn add(&mut self, turn: Turn<'a>) {
+        self.count += 1;
+        if self.count <= ChatMessages::MOST {
+            self.turns.push(turn);
+        }
+    }
+
+    /// Returns them, if there are not too many.
+    fn all(self) -> Vec<Turn<'a>> {
+        if self.count > ChatMessages::MOST {
+            Vec::new()
+        } else {
+            self.turns
+        }
+    }
+}
+
+impl<'a> BodyFields<'a> {
+    /// Reads a body; calls `each` for every member, with its name.
+    pub(super) fn read(
+        text: &'a str,
+        mut each: impl FnMut(&str, RawJson<'a>),
+    ) -> Result<Self, ViewError> {
+        let (mut found, mut turns) = (FoundFields::new(), KeptTurns::default());
+        let mut keep = |turn: Turn<'a>| turns.add(turn);
+        for member in json::body_members(text, Some(&mut keep)) {
+            let member = member?;
+            let name = json::decode(member.key);
+            each(&name, member.value);
+            found.add(&name, member.value);
+        }
+        found.complete(text, turns)
+    }
+
+    /// Reads a translated body, of which only the members are walked that the translation wrote.
+    pub(super) fn read_translated(
+        text: &'a str,
+        passed_on: &PassedOn,
+    ) -> Result<Self, ViewError> {
+        let (Some(begin), Some(members)) = (passed_on.begin(), passed_on.members(text)) else {
+            return Self::read(text, |_, _| {});
+        };
+        let (mut found, mut turns) = (FoundFields::new(), KeptTurns::default());
+        // With the body itself.
+        let mut nodes = passed_on.nodes().saturating_add(1);
+        let mut is_at_begin = false;
+        let mut keep = |turn: Turn<'a>| turns.add(turn);
+        for member in json::body_members(text, Some(&mut keep)) {
+            let member = member?;
+            nodes = nodes.saturating_add(member.nodes);
+            found.add(&json::decode(member.key), member.value);
+            is_at_begin = member.value.place_in(text).end == begin;
+            if is_at_begin {
+                break;
             }
         }
+        // Too many values of both kinds are one error, and its place is found by a walk.
+        if !is_at_begin || nodes > MAX_NODES {
+            return Self::read(text, |_, _| {});
+        }
+        for (name, value) in members {
+            found.add(&json::decode(name), value);
+        }
+        found.complete(text, turns)
+    }
+
+    /// Reads a body in which an earlier walk has found its members.
+    pub(super) fn at(
+        text: &'a str,
+        spans: impl Iterator<Item = (Key, Option<RawJson<'a>>)>,
+    ) -> Option<Self> {
+        let mut values = [None; Key::COUNT];
+        for (key, value) in spans {
+            values[key as usize] = Some(value?);
+        }
+        Some(Self {
+            text,
+            values,
+            turns: Vec::new(),
+        })
+    }
+
+    /// Returns the places of the members in the body.
+    fn spans(&self) -> MemberSpans {
+        let found = Key::ALL.into_iter().filter_map(|key| {
+            let value = self.values[key as usize]?;
+            Some((key, value.place_in(self.text)))
+        });
+        MemberSpans::new(self.text, found.collect())
     }
 
     /// Returns the value of a key; `null` counts as absent.
@@ -67,7 +171,9 @@ impl<'a> BodyFields<'a> {
         self.values[key as usize].filter(|value| !value.is_null())
     }
 
-    pub(super) fn into_view(mut self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
+    /// Returns the view in a dialect. Only the first one has the messages with their parts, which
+    /// another one walks.
+    pub(super) fn view(&mut self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
         let sampling = self.sampling(dialect);
         let turns = std::mem::take(&mut self.turns);
         let media = self.media(dialect);
@@ -82,8 +188,8 @@ impl<'a> BodyFields<'a> {
             include_usage: include_usage.unwrap_or(false),
             prompt: self.prompt(dialect, turns, media.unwrap_or_default()),
             max_tokens: sampling.max_tokens,
-            n: sampling.n.and_then(whole),
             counts: BodyCounts {
+                n: sampling.n.and_then(whole),
                 further_bytes: self.further_bytes(dialect),
                 ..BodyCounts::of(sampling.n, sampling.stop, self.lists(dialect))
             },
@@ -93,6 +199,7 @@ impl<'a> BodyFields<'a> {
             rendering: self.rendering(dialect, &sampling),
             kv: self.kv(dialect, &sampling),
             fidelity: self.fidelity(dialect, has_places),
+            spans: self.spans(),
         })
     }
 

@@ -5,11 +5,12 @@
 macro_rules! keys {
     ($($key:ident $name:literal)*) => {
         /// A key that routing reads.
-        #[derive(Clone, Copy, PartialEq)]
+        #[derive(Clone, Copy, Debug, PartialEq)]
         pub(super) enum Key { $($key),* }
 
         impl Key {
             pub(super) const COUNT: usize = [$(Self::$key),*].len();
+            pub(super) const ALL: [Self; Self::COUNT] = [$(Self::$key),*];
 
             pub(super) fn named(name: &str) -> Option<Self> {
                 match name {

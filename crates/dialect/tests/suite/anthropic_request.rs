@@ -164,7 +164,8 @@ fn n_is_never_carried_from_a_messages_request_into_a_chat() {
     }
     // Limits and pools use the requested value.
     let several = messages_to_chat(br#"{"model":"m","messages":[],"n":7}"#).unwrap();
-    assert_eq!(view(Dialect::Chat, &several.body).unwrap().n, Some(7));
+    let seen = view(Dialect::Chat, &several.body).unwrap();
+    assert_eq!(seen.counts.n, Some(7));
 }
 
 #[test]

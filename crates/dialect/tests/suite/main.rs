@@ -17,4 +17,5 @@ mod native_generation;
 mod prefix_key;
 mod request_key;
 mod request_view;
+mod single_walk;
 mod splice;

@@ -20,7 +20,7 @@ fn token_ids_are_the_prompt_as_they_stand() {
         ("m", true, true)
     );
     assert_eq!(
-        (view.max_tokens, view.n, view.priority),
+        (view.max_tokens, view.counts.n, view.priority),
         (Some(7), Some(2), Some(-3))
     );
     assert_eq!(view.cache_salt.as_deref(), Some("s"));

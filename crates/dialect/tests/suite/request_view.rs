@@ -236,7 +236,7 @@ fn fields_that_change_the_rendering_are_passed_on_raw() {
     );
     assert_eq!(rendering.truncate_prompt_tokens, Some(-1));
     assert!(seen.include_usage);
-    assert_eq!((seen.priority, seen.n), (Some(-3), Some(2)));
+    assert_eq!((seen.priority, seen.counts.n), (Some(-3), Some(2)));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::{
     BlockSink,
     follower::{GO, REBIND, TICK},
     handle::{SharedStreams, SourceControl, StatusSender},
-    status::{StreamStatus, StreamTotals},
+    status::{StreamFault, StreamStatus, StreamTotals},
     stream_driver::{DriverSpec, StreamDriver},
 };
 
@@ -354,7 +354,7 @@ impl SharedFollower {
             } else {
                 StreamState::Connecting
             },
-            last_error: self.last_error.clone(),
+            last_error: self.last_error.clone().map(StreamFault::of_connection),
             totals: self.loose.clone(),
             ..StreamStatus::default()
         });

@@ -14,7 +14,7 @@ use super::{PodTopic, PublisherInfo, PublisherLookup, SharedSpec};
 use crate::{
     SourceHandle, ZmqSource,
     handle::{SharedStreams, SourceControl, SourceInfo, StatusSender},
-    status::StreamStatus,
+    status::{StreamFault, StreamStatus},
 };
 
 /// A worker whose messages come over the socket.
@@ -140,7 +140,7 @@ impl MembershipGuard {
         }
         status_sender.publish(StreamStatus {
             state,
-            last_error,
+            last_error: last_error.map(StreamFault::of_connection),
             ..StreamStatus::default()
         });
     }

@@ -19,7 +19,7 @@ use crate::{
     follower::{GO, TICK},
     handle::{SourceControl, StatusSender},
     quarantine::Quarantine,
-    status::StreamStatus,
+    status::{StreamFault, StreamStatus},
 };
 
 /// The message of a bridge that is about to disconnect a slow reader.
@@ -250,7 +250,7 @@ impl Applier {
             lag_events: self.queue.len() as u64,
             last_event_at: self.last_event_at,
             rate: self.rate.clone(),
-            last_error: self.errors.newest.clone(),
+            last_error: (self.errors.newest.clone()).map(StreamFault::of_connection),
             reconnects: link.connections.saturating_sub(1),
             totals: sink_counts.into(),
             ..StreamStatus::default()

@@ -229,6 +229,15 @@ impl RequestGuard {
             return;
         };
         permit.settle_tokens(used, now);
+        let has_no_counts = self.reply.usage.is_none() && self.reply.uncounted == 0;
+        if let Some(key) = self.reply.response
+            && kind == OutcomeKind::Ok
+            && has_no_counts
+            && permit.tenant().limits_tokens()
+        {
+            let reservations = &self.recorder.response_affinity.reservations;
+            reservations.record(key, used, now);
+        }
         if !matches!(kind, OutcomeKind::Ok | OutcomeKind::ClientGone) {
             permit.count_error();
         }

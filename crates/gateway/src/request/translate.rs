@@ -14,8 +14,8 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dialect::{
-    ApiError, CompletionOptions, Dialect, ErrorCode, Fidelity, RequestView, ResponsesView,
-    TranslatedRequest,
+    ApiError, CompletionOptions, Dialect, ErrorCode, Fidelity, PassedOn, RequestView,
+    ResponsesView, TranslatedRequest,
 };
 use fleet::{EngineKind, MessagesMode, ModelView, Snapshot, WorkerView};
 use http::uri::PathAndQuery;
@@ -125,6 +125,8 @@ pub(super) struct RequestTranslator {
     pub(super) api_support: ApiSupport,
     /// The chat that stands for the request in routing.
     chat: Option<Bytes>,
+    /// The members that stand in that chat as the client sent them.
+    passed_on: PassedOn,
     fidelity: Fidelity,
     /// The part of a messages request that a chat cannot express.
     untranslatable: Option<String>,
@@ -143,6 +145,7 @@ impl RequestTranslator {
             dialect,
             api_support,
             chat: None,
+            passed_on: PassedOn::default(),
             fidelity: Fidelity::Exact,
             untranslatable: None,
             keeps_state: false,
@@ -187,6 +190,7 @@ impl RequestTranslator {
         let TranslatedRequest {
             body,
             untranslatable,
+            passed_on,
         } = stage
             .on_compute_pool(call, |body| dialect::messages_to_chat(&body))
             .await??;
@@ -197,6 +201,7 @@ impl RequestTranslator {
         };
         Ok(Self {
             chat: Some(body.into()),
+            passed_on,
             untranslatable,
             api_support,
             ..self
@@ -215,13 +220,16 @@ impl RequestTranslator {
                 previous,
                 chat,
                 fidelity,
+                passed_on,
             } = dialect::responses_view(&body)?;
             let previous = previous.map(|id| Box::from(&*id));
-            Ok::<_, dialect::ViewError>((stored, previous, chat, fidelity))
+            Ok::<_, dialect::ViewError>((stored, previous, (chat, passed_on), fidelity))
         };
-        let (stored, previous, chat, fidelity) = stage.on_compute_pool(call, read).await??;
+        let (stored, previous, (chat, passed_on), fidelity) =
+            stage.on_compute_pool(call, read).await??;
         Ok(Self {
             chat: Some(chat.into()),
+            passed_on,
             fidelity,
             keeps_state: stored || previous.is_some(),
             previous,
@@ -248,13 +256,13 @@ impl RequestTranslator {
         }
     }
 
-    /// Returns the view of that body.
+    /// Returns the view of that body, of which only what the translation wrote is walked.
     pub(super) fn request_view<'b>(
         &self,
         dialect: Dialect,
         body: &'b [u8],
     ) -> Result<RequestView<'b>, ApiError> {
-        let mut view = dialect::view(dialect, body)?;
+        let mut view = dialect::view_of_translated(dialect, body, &self.passed_on)?;
         if self.fidelity == Fidelity::Likeness {
             view.fidelity = Fidelity::Likeness;
         }
@@ -396,6 +404,7 @@ impl RequestTranslator {
             let TranslatedRequest {
                 body,
                 untranslatable,
+                passed_on: _,
             } = dialect::chat_to_messages(&body)?;
             let marked = if marks {
                 dialect::with_cache_control(&body)

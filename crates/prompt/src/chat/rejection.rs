@@ -3,7 +3,10 @@
 use crate::PromptError;
 
 pub(super) fn unsupported(what: impl Into<String>) -> PromptError {
-    PromptError::Unsupported { what: what.into() }
+    PromptError::Unsupported {
+        what: what.into(),
+        is_too_long: false,
+    }
 }
 
 pub(super) fn refused(why: impl Into<String>) -> PromptError {

@@ -173,7 +173,13 @@ impl TurnParts<'_> {
             });
         match rendered {
             Ok(rendered) => Ok(Some(rendered)),
-            Err(PromptError::Cancelled) => Err(PromptError::Cancelled),
+            // Read at once, the chat is as long.
+            Err(
+                error @ (PromptError::Cancelled
+                | PromptError::Unsupported {
+                    is_too_long: true, ..
+                }),
+            ) => Err(error),
             Err(_) => Ok(None),
         }
     }
@@ -265,5 +271,62 @@ impl RenderedTurn<'_> {
         let earlier = self.earlier.as_ref().map(|earlier| (earlier, known));
         let owner = self.parts.owner();
         self.parts.memory.insert(owner, conversation, earlier);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+    use crate::Artefacts;
+
+    #[test]
+    #[contract("S61")]
+    fn a_chat_that_is_too_long_for_a_render_is_not_rendered_again() {
+        let tokenizer = br#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0,"u":1},"unk_token":"u"}}"#;
+        let artefacts = Artefacts {
+            tokenizer_json: tokenizer,
+            tokenizer_config: None,
+            chat_template: Some("{% for m in messages %}{{ m.content + m.role }}{% endfor %}"),
+        };
+        let model = PromptModel::load(artefacts).expect("a small tokenizer");
+        let memory = ConversationMemory::default();
+        let rendered = |messages: usize| {
+            let message = r#"{"role":"user","content":"a"}"#;
+            let messages = format!("[{}]", vec![message; messages].join(","));
+            let chat = ChatRequest {
+                messages: &messages,
+                tools: None,
+                documents: None,
+                chat_template: None,
+                chat_template_kwargs: None,
+                reasoning_effort: None,
+                add_generation_prompt: true,
+                continue_final_message: false,
+                add_special_tokens: false,
+            };
+            let parts = TurnParts {
+                model: &model,
+                memory: &memory,
+                group: SaltGroup::of(None),
+                chat,
+            };
+            let rendered = parts.render_parsed(&None, 0, 0);
+            rendered.map(|found| found.map(|(_, text)| text.rest.len()))
+        };
+        assert!(matches!(rendered(10), Ok(Some(50))));
+        // `None` asks for a second one.
+        let refused = rendered(200_000);
+        assert!(
+            matches!(
+                refused,
+                Err(PromptError::Unsupported {
+                    is_too_long: true,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
     }
 }

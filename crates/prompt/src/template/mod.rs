@@ -180,10 +180,12 @@ impl ChatTemplate {
                 .finish(record)
                 .map_err(|error| PromptError::Unsupported {
                     what: format!("a text that is not utf-8 ({error})"),
+                    is_too_long: false,
                 }),
             Ok(Err(error)) => Err(to_prompt_error(&error)),
             Err(_) => Err(PromptError::Unsupported {
                 what: "a chat on which the template engine panics".into(),
+                is_too_long: false,
             }),
         }
     }
@@ -253,5 +255,6 @@ fn to_prompt_error(error: &Error) -> PromptError {
     }
     PromptError::Unsupported {
         what: format!("what the template asks for in its line {line} ({kind})"),
+        is_too_long: kind == ErrorKind::OutOfFuel,
     }
 }

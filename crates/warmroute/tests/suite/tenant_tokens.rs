@@ -153,6 +153,43 @@ fn the_end_of_a_request_corrects_what_was_reserved() {
 
 #[test]
 #[contract("S72")]
+fn a_response_in_the_background_counts_as_its_client_fetches_it() {
+    let shared = LimitedRouter::start("output_tokens_per_minute: 600", reported(1, 1));
+    let response = |usage: Value| {
+        let response = json!({"id": "resp_1", "object": "response", "usage": usage});
+        response.to_string()
+    };
+    let queued = json_reply("200 OK", "", &response(Value::Null));
+    shared.engine.once(ScriptedReply::whole(queued));
+    let body = json!({"model": "m", "input": "hi", "background": true, "max_output_tokens": 1});
+    let created = shared.post("sk-a", "/v1/responses", &body);
+    assert_eq!(created.status, 200, "{}", created.text());
+    shared.wait_for_running(0.0);
+    let finished = json!({"input_tokens": 1, "output_tokens": 5000, "total_tokens": 5001});
+    for (key, usage, status, passes) in [
+        ("sk-a", Value::Null, 200, true),
+        ("sk-b", finished.clone(), 404, true),
+        ("sk-a", finished, 200, false),
+    ] {
+        let target = "/v1/responses/resp_1";
+        shared.engine.answer(target, "200 OK", &response(usage));
+        let mut client = RawClient::connect(&shared.router.data());
+        let bearer = format!("Bearer {key}");
+        client.send("GET", target, &[("authorization", &*bearer)], b"");
+        assert_eq!(client.reply().status, status);
+        shared.wait_for_running(0.0);
+        let next = shared.complete(1);
+        if passes {
+            assert_eq!(next.status, 200, "{}", next.text());
+            shared.wait_for_running(0.0);
+        } else {
+            limited(&next, "600");
+        }
+    }
+}
+
+#[test]
+#[contract("S72")]
 fn a_request_that_no_worker_computed_uses_nothing() {
     let limits = "prompt_tokens_per_minute: 600";
     let failed = json_reply("400 Bad Request", "", r#"{"error":{"message":"no"}}"#);

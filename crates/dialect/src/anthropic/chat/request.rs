@@ -1,7 +1,7 @@
 //! Translates a chat completion request into a messages request.
 
 use super::{super::TranslatedRequest, content};
-use crate::{RawJson, ViewError, json::ObjectWriter, tokenize::fields};
+use crate::{RawJson, ViewError, json::ObjectWriter, tokenize::fields_and_members};
 
 /// Members that are read here, followed by those that have no meaning for a message and do not
 /// change the output.
@@ -45,6 +45,7 @@ const USUAL_LENGTH: &str = "4096";
 ///
 /// If the body is not one JSON object in UTF-8, or a member that is read here occurs twice.
 pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
+    let (found, members) = fields_and_members(body, KEYS)?;
     let [
         model,
         messages,
@@ -59,12 +60,10 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         format,
         n,
         ..,
-    ] = fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
-    // `fields` has read it as text.
-    let text = crate::json::utf8(body).unwrap_or_default();
+    ] = found.map(|value| value.filter(|value| !value.is_null()));
     let several = n.and_then(RawJson::integer).is_some_and(|n| n > 1);
     let mut untranslatable = several.then(|| SEVERAL.to_owned());
-    let mut out = String::with_capacity(text.len() + 256);
+    let mut out = String::with_capacity(body.len() + 256);
     let mut message = ObjectWriter::open(&mut out);
     message.some("model", model);
     message.raw(
@@ -95,11 +94,12 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     if let Some(format) = format {
         response_format(&mut message, format, &mut untranslatable);
     }
-    message.pass_on(text, |name| KEYS.contains(&name));
+    let passed_on = message.pass_on(&members, |name| KEYS.contains(&name));
     message.close();
     Ok(TranslatedRequest {
         body: out.into_bytes(),
         untranslatable,
+        passed_on,
     })
 }
 

@@ -40,7 +40,7 @@ impl Handover {
     /// Returns it for a generation: only a single prompt with a single reply can be split, and only
     /// if the client does not want data about the prompt itself (logprobs).
     pub(crate) fn of(view: &RequestView<'_>) -> Self {
-        let single = view.n.unwrap_or(1) == 1 && !view.kv.skips_prefix_cache;
+        let single = view.counts.n.unwrap_or(1) == 1 && !view.kv.skips_prefix_cache;
         match view.prompt {
             PromptPart::Batch { .. } | PromptPart::None => Self::not(PrefillSkip::Unsplittable),
             _ if single => Self::Possible,

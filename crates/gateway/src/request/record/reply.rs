@@ -11,6 +11,7 @@ use routing::{
     AttemptEnd, Method, Policy, PrefillNote,
     receipt::{AttemptResult, OutcomeKind, RequestOutcome, RouterAnswer},
 };
+use tenants::{ReportedTokens, TokenAmounts};
 
 use super::{RequestGuard, part_usages::PartUsages};
 use crate::{
@@ -38,6 +39,8 @@ pub(super) struct ReplyRecord {
     in_band_error: bool,
     ending: StreamEnding,
     stored_response: StoredResponse,
+    /// The key of the response that the engine stores.
+    pub(super) response: Option<u128>,
 }
 
 /// The end of a stream.
@@ -155,6 +158,9 @@ impl RequestGuard {
     /// Records the facts of one event, or of the whole body.
     pub(crate) fn record_chunk(&mut self, chunk: &StreamChunk<'_>) {
         if let Some(usage) = chunk.usage {
+            if let Some(id) = &chunk.response_id {
+                self.settle_response(id, usage);
+            }
             let usage = self.usage_of_all(usage, chunk.part);
             self.record_usage(usage);
         }
@@ -171,12 +177,44 @@ impl RequestGuard {
                 tenant: &tenant,
                 id,
             };
+            self.reply.response = Some(response.key());
             self.recorder.response_affinity.record(response, home, now);
         }
         if let Some(reason) = &chunk.finish_reason {
             self.reply.finish_reason = Some(Arc::from(&**reason));
         }
         self.reply.in_band_error |= chunk.error.is_some();
+    }
+
+    /// Settles the tokens of a stored response that was created without counts, such as one in the
+    /// background, when it comes with them.
+    fn settle_response(&mut self, id: &str, usage: Usage) {
+        let is_stored = matches!(self.route.endpoint, RouteHandler::StoredResponse);
+        if !is_stored || usage.completion_tokens == 0 {
+            return;
+        }
+        let (tenant, now) = (self.tenant_name(), self.recorder.clock.now());
+        let tenant = &*tenant;
+        let key = ResponseOwner { tenant, id }.key();
+        let reservations = &self.recorder.response_affinity.reservations;
+        let Some(permit) = &self.tenant else {
+            return;
+        };
+        let Some(reserved) = reservations.take(key, now) else {
+            return;
+        };
+        let used = TokenAmounts {
+            prompt: usage.prompt_tokens,
+            output: usage.completion_tokens,
+        };
+        permit.correct_tokens(reserved, used, now);
+        permit.count_tokens(ReportedTokens {
+            prompt: usage.prompt_tokens,
+            cached: usage.cached_tokens.unwrap_or_default(),
+            completion: usage.completion_tokens,
+        });
+        // The events with which it came are no further tokens.
+        self.reply.uncounted = 0;
     }
 
     /// Returns the counts of all replies to the request, of which a part has these.

@@ -5,14 +5,11 @@
 //! that no engine has. A field of a wrong form is refused here, unlike in a forwarded request,
 //! since no engine would report it.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
-use dialect::{ApiError, Dialect, ErrorCode, PromptPart, RawJson, RequestView};
+use dialect::{ApiError, Dialect, ErrorCode, PromptPart, RawJson, RequestBody, RequestView};
 use routing::Policy;
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
-};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
@@ -44,21 +41,17 @@ pub(super) fn read<'a>(
     body: &'a [u8],
     headers: &HeaderOverrides,
 ) -> Result<RouteBody<'a>, ApiError> {
-    // The strict walk comes first: it bounds depth and number of values for the later passes.
-    let mut view = dialect::view(Dialect::Completions, body)?;
-    let mut fields: RouteFields = serde_json::from_slice(body)
-        .map_err(|error| ApiError::new(ErrorCode::InvalidJson, error.to_string()))?;
-    if let Some(twice) = fields.twice {
-        let message = format!("the key {twice:?} stands in the body twice; send it once");
-        return Err(ApiError::new(ErrorCode::DuplicateKey, message).param(twice));
-    }
+    let mut fields = RouteFields::default();
+    let mut request = RequestBody::read(body, |name, value| fields.add(name, value))?;
     let dialect = if fields.messages {
         Dialect::Chat
     } else {
         Dialect::Completions
     };
-    if fields.messages {
-        view = dialect::view(Dialect::Chat, body)?;
+    let mut view = request.view(dialect)?;
+    if let Some(twice) = fields.twice {
+        let message = format!("the key {twice:?} stands in the body twice; send it once");
+        return Err(ApiError::new(ErrorCode::DuplicateKey, message).param(twice));
     }
     let token_ids = fields.read(
         "token_ids",
@@ -77,7 +70,7 @@ pub(super) fn read<'a>(
     if let Some(ids) = token_ids {
         view.prompt = PromptPart::TokenIds(ids);
         if fields.features {
-            let with_media = dialect::view(Dialect::TokenIds, body)?;
+            let with_media = request.view(Dialect::TokenIds)?;
             (view.prompt, view.fidelity) = (with_media.prompt, with_media.fidelity);
         }
     } else {
@@ -139,8 +132,8 @@ const OWN: [&str; 7] = [
 ];
 
 #[derive(Default)]
-struct RouteFields {
-    own: HashMap<&'static str, Value>,
+struct RouteFields<'a> {
+    own: HashMap<&'static str, RawJson<'a>>,
     messages: bool,
     prompt: bool,
     features: bool,
@@ -148,8 +141,25 @@ struct RouteFields {
     twice: Option<&'static str>,
 }
 
-impl RouteFields {
-    fn take(&mut self, name: &str) -> Option<Value> {
+impl<'a> RouteFields<'a> {
+    /// Adds a member of the body.
+    fn add(&mut self, name: &str, value: RawJson<'a>) {
+        if let Some(own) = OWN.into_iter().find(|own| *own == name) {
+            if self.own.insert(own, value).is_some() {
+                self.twice = Some(own);
+            }
+            return;
+        }
+        let there = !value.is_null();
+        match name {
+            "messages" => self.messages = there,
+            "prompt" => self.prompt = there,
+            "features" => self.features = there,
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Option<RawJson<'a>> {
         self.own.remove(name).filter(|value| !value.is_null())
     }
 
@@ -163,42 +173,10 @@ impl RouteFields {
         let Some(value) = self.take(name) else {
             return Ok(None);
         };
-        let read = T::deserialize(&value).ok().filter(is_valid);
-        read.map(Some).ok_or_else(|| wrong(name, &value, expected))
-    }
-}
-
-impl<'de> Deserialize<'de> for RouteFields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RouteBodyVisitor;
-        impl<'de> Visitor<'de> for RouteBodyVisitor {
-            type Value = RouteFields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a json object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RouteFields, A::Error> {
-                let mut fields = RouteFields::default();
-                while let Some(key) = map.next_key::<String>()? {
-                    if let Some(own) = OWN.into_iter().find(|own| *own == key) {
-                        if fields.own.insert(own, map.next_value()?).is_some() {
-                            fields.twice = Some(own);
-                        }
-                        continue;
-                    }
-                    let there = map.next_value::<Option<IgnoredAny>>()?.is_some();
-                    match key.as_str() {
-                        "messages" => fields.messages = there,
-                        "prompt" => fields.prompt = there,
-                        "features" => fields.features = there,
-                        _ => {}
-                    }
-                }
-                Ok(fields)
-            }
-        }
-        deserializer.deserialize_map(RouteBodyVisitor)
+        let read = serde_json::from_str::<T>(value.as_str()).ok();
+        let read = read.filter(is_valid);
+        read.map(Some)
+            .ok_or_else(|| wrong(name, &form_of(value), expected))
     }
 }
 
@@ -222,21 +200,15 @@ fn check_form(prompt: &PromptPart<'_>) -> Result<(), ApiError> {
 }
 
 fn is_chat(messages: RawJson<'_>) -> bool {
-    let count = messages.elements().map_or(0, Iterator::count);
-    let objects = messages
-        .elements()
-        .into_iter()
-        .flatten()
-        .filter(|message| message.members().is_some())
-        .count();
-    count > 0 && objects == count
+    let mut elements = messages.elements().into_iter().flatten().peekable();
+    elements.peek().is_some() && elements.all(|message| message.members().is_some())
 }
 
-fn router_config(value: Value, overrides: &mut HeaderOverrides) -> Result<(), ApiError> {
+fn router_config(value: RawJson<'_>, overrides: &mut HeaderOverrides) -> Result<(), ApiError> {
     const NAME: &str = "router_config_override";
     let expected = "an object with overlap_score_weight, router_temperature or both";
-    let Value::Object(members) = value else {
-        return Err(wrong(NAME, &value, expected));
+    let Ok(Value::Object(members)) = serde_json::from_str(value.as_str()) else {
+        return Err(wrong(NAME, &form_of(value), expected));
     };
     for (key, value) in members {
         let (field, range) = match key.as_str() {
@@ -255,18 +227,38 @@ fn router_config(value: Value, overrides: &mut HeaderOverrides) -> Result<(), Ap
         }
         let number = value.as_f64().filter(|number| range.contains(number));
         let expected = || format!("a number from {} to {}", range.start(), range.end());
-        *field = Some(number.ok_or_else(|| wrong(&format!("{NAME}.{key}"), &value, &expected()))?);
+        let refused = || {
+            let param = format!("{NAME}.{key}");
+            wrong(&param, &form_of_value(&value), &expected())
+        };
+        *field = Some(number.ok_or_else(refused)?);
     }
     Ok(())
 }
 
-fn wrong(param: &str, value: &Value, expected: &str) -> ApiError {
-    let found = match value {
+/// Returns how an error shows a value.
+fn form_of(value: RawJson<'_>) -> String {
+    let text = value.as_str();
+    match text.as_bytes().first() {
+        // These are not built, as no part of them is shown.
+        Some(b'[') => "a list".to_owned(),
+        Some(b'{') => "an object".to_owned(),
+        // Some numbers and escapes are beyond that parser.
+        _ => serde_json::from_str::<Value>(text)
+            .map_or_else(|_| printable(text), |value| form_of_value(&value)),
+    }
+}
+
+fn form_of_value(value: &Value) -> String {
+    match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
         Value::String(text) => format!("{:?}", printable(text)),
         other => other.to_string(),
-    };
+    }
+}
+
+fn wrong(param: &str, found: &str, expected: &str) -> ApiError {
     ApiError::new(
         ErrorCode::InvalidRequest,
         format!("{param} is {found}: expected {expected}"),

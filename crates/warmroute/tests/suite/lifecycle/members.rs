@@ -626,6 +626,59 @@ fn who_registers_a_stream_learns_of_it_one_word() {
 
 #[test]
 #[contract("S41")]
+fn who_registers_a_publisher_learns_of_its_address_one_word() {
+    let secret = "the-answer-of-another-service";
+    let service = |status: &str, body: &str| {
+        let service = ScriptedEngine::start(ScriptedReply::whole(""));
+        service.answer("/kv_cache_events", status, body);
+        service
+    };
+    let teapot = service("418 I am a teapot of another service", secret);
+    let text = service("200 OK", secret);
+    let list = json!([{"event_id": secret}]).to_string();
+    let list = service("200 OK", &list);
+    let it = ConfiguredFleet::start(1, one, &[]);
+    for (name, kind, endpoint, word) in [
+        (
+            "no-one",
+            "vLLM",
+            "tcp://127.0.0.1:1".to_owned(),
+            "no_connection",
+        ),
+        ("teapot", "TensorRT-LLM", teapot.url(), "no_connection"),
+        ("text", "TensorRT-LLM", text.url(), "earlier_failure"),
+        ("list", "TensorRT-LLM", list.url(), "earlier_failure"),
+    ] {
+        let body = json!({
+            "endpoint": endpoint, "type": kind, "modelname": "m", "instance_id": name, "block_size": 16, "dp_rank": 0,
+        });
+        let registered = it.post("/register", &body);
+        assert_eq!(registered.status, 200, "{}", registered.text());
+        let told = eventually(name, || {
+            let report = it.get("/services");
+            let rows = report["services"].as_array()?;
+            let row = rows.iter().find(|row| row["instance_id"] == name)?;
+            row["last_error"].as_str().map(str::to_owned)
+        });
+        // A stream with too many unusable messages is disconnected for a while.
+        assert!(
+            told == word || word == "earlier_failure" && told == "unusable_messages",
+            "{name}: {told}"
+        );
+    }
+    let reply = it.call("GET", "/services", b"").text();
+    assert!(!reply.contains("teapot of") && !reply.contains(secret), "{reply}");
+    // The operator finds the causes in the log.
+    for cause in ["event stream failed", "answered with status 418"] {
+        eventually(cause, || {
+            let log = it.router.stderr();
+            log.contains(cause).then_some(())
+        });
+    }
+}
+
+#[test]
+#[contract("S41")]
 fn who_registers_an_address_learns_of_a_probe_one_word() {
     let secret = "the-answer-of-another-service";
     let engine = ScriptedEngine::start(ScriptedReply::whole(""));
