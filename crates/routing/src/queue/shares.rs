@@ -223,12 +223,13 @@ impl TenantShares {
     }
 
     /// Returns where a tenant has requests, with its virtual time there.
-    pub(super) fn queues_of(&self, tenant: TenantSlot) -> Vec<(QueueBand, f64)> {
+    pub(super) fn queues_of(
+        &self,
+        tenant: TenantSlot,
+    ) -> impl Iterator<Item = (QueueBand, f64)> + '_ {
         let share = self.share(tenant);
         let queues = share.queues.iter();
-        queues
-            .map(|(queue, requests)| (*queue, share.received_ms + requests.offset_ms))
-            .collect()
+        queues.map(|(queue, requests)| (*queue, share.received_ms + requests.offset_ms))
     }
 
     /// Returns the virtual time that a queued request adds when it is bound.
@@ -245,7 +246,14 @@ impl TenantShares {
         work: RequestWork,
         least: LeastVirtual<'_>,
     ) -> TenantSlot {
-        let slot = self.slot(tenant);
+        // A queued request has its tenant's slot, without another lookup of the name.
+        let slot = match waited {
+            Some(queued) => {
+                self.share_mut(queued.tenant).weight = tenant.sane_weight();
+                queued.tenant
+            }
+            None => self.slot(tenant),
+        };
         let global_ms = self.virtual_ms;
         let share = self.share_mut(slot);
         // As long as others wait where it waited last, it stands where it is among them.
