@@ -124,7 +124,8 @@ impl Router {
                 if sorted_at.is_some() {
                     // Mostly the one that was bound has taken the only open target: to compute the
                     // costs of the others again would tell no more.
-                    able.retain(|(priced, _)| self.has_open_target(now, priced, &mut state.ledger));
+                    let ledger = &mut state.ledger;
+                    able.retain(|(priced, _)| self.has_open_target(now, priced, ledger));
                 }
                 // The next one is the last.
                 able.sort_by_cached_key(|(priced, _)| {

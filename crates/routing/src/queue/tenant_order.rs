@@ -28,7 +28,7 @@ use super::{
 use crate::Ticket;
 
 /// A tenant's requests of one priority.
-type GroupId = (TenantSlot, Reverse<i32>);
+pub(super) type GroupId = (TenantSlot, Reverse<i32>);
 /// The rank of a group.
 type GroupRank = (Reverse<i32>, Milliseconds, TenantSlot);
 /// The rank of a request in its group.
@@ -180,6 +180,12 @@ impl TenantOrder {
             .chain(tried.map(|group| group.tenant_virtual))
             .min()
             .map(|least| least.0)
+    }
+
+    /// Returns the tenant of all requests with their priority; `None`: they are of several.
+    pub(super) fn only_group(&self) -> Option<GroupId> {
+        let mut ids = self.groups.keys().copied();
+        ids.next().filter(|_| self.groups.len() == 1)
     }
 
     /// Lets the next pass try all requests.
