@@ -292,9 +292,11 @@ impl WaitQueue {
     /// of a tenant with far more requests in flight, and have no higher priority, while its own
     /// tenant is not ahead of them.
     ///
-    /// It would be the next of the queue anyway, so the order stays as it is, and only the time until
-    /// the target has next to nothing to compute is saved. A request that is sent to a busy engine
-    /// only then begins a whole step later than one that is already there.
+    /// It starts where the first of them stands, or before, and so is among the next of the queue
+    /// anyway: only the time until the target has next to nothing to compute is saved. A request that
+    /// is sent to a busy engine only then begins a whole step later than one that is already there.
+    /// Charged with its work, its tenant is ahead of them, and has no other such request until one of
+    /// them is bound.
     pub(crate) fn may_begin_early(
         &self,
         tenant: &JobTenant<'_>,
