@@ -41,10 +41,17 @@ impl Router {
                     .has_capacity_for(now, (job, choice), terms.budget.bytes, &settings.queue)
                     .map(|()| terms)),
                 None => {
+                    let begins_early = self.begins_early(job, choice, state);
                     let prompt = split.prompt(choice.winner());
                     let id = state.reserve(now, &split.decode, choice, prompt, &settings.queue);
                     let work = choice.work(job.prompt.tokens, prompt);
-                    state.queue.charge(id, (&job.tenant(), None), work);
+                    let (tenant, target) = (job.tenant(), choice.winner().target());
+                    if begins_early {
+                        let of = (&tenant, job.overrides.priority);
+                        state.queue.charge_early(id, of, target, work);
+                    } else {
+                        state.queue.charge(id, (&tenant, None), work);
+                    }
                     Ok(id)
                 }
             },
@@ -145,14 +152,34 @@ impl Router {
             return None;
         }
         let winner = choice.winner().target();
-        let waits = (minds_backlog && self.is_backed_up(choice, &state.ledger))
-            || state.queue.is_contended(winner, now);
+        let waits_for_backlog = minds_backlog
+            && self.is_backed_up(choice, &state.ledger)
+            && !self.begins_early(whole, choice, state);
+        let waits = waits_for_backlog || state.queue.is_contended(winner, now);
         waits.then(|| WaitTerms {
             budget,
             minds_backlog,
             winner: Some(winner),
             work: choice.work(whole.prompt.tokens, PromptLocation::Here),
         })
+    }
+
+    /// Returns whether a job that may wait begins although its target's backlog is long, because it is
+    /// of a tenant far below its share and only one far above waits.
+    fn begins_early(&self, job: &Job<'_>, choice: &Choice<'_>, state: &RouterState) -> bool {
+        let is_held = job.wait_budget.is_some()
+            && self.waits_for_backlog(job, choice.deciding_policy)
+            && self.is_backed_up(choice, &state.ledger);
+        if !is_held {
+            return false;
+        }
+        let queue = self.settings.load().queue;
+        let most = queue.longest_early_backlog(state.ledger.replicas());
+        let (tenant, winner) = (job.tenant(), choice.winner());
+        winner.state.backlog_ms <= most.as_secs_f64() * 1e3
+            && state
+                .queue
+                .may_begin_early(&tenant, job.overrides.priority, winner.target())
     }
 
     pub(crate) fn is_backed_up(&self, choice: &Choice<'_>, ledger: &Ledger) -> bool {

@@ -121,6 +121,12 @@ impl Router {
         let mut sorted_at = None;
         loop {
             if sorted_at != Some(bound.len()) {
+                if sorted_at.is_some() {
+                    // Mostly the one that was bound has taken the only open target: to compute the
+                    // costs of the others again would tell no more.
+                    let ledger = &mut state.ledger;
+                    able.retain(|(priced, _)| self.has_open_target(now, priced, ledger));
+                }
                 // The next one is the last.
                 able.sort_by_cached_key(|(priced, _)| {
                     let ticket = priced.pick.ticket;
@@ -148,6 +154,33 @@ impl Router {
             }
             bound.extend(self.take_out(now, state, &priced, choice));
         }
+    }
+
+    /// Returns whether a request may begin on any of its targets. Where not, [`Self::can_begin`] is
+    /// false for every choice that could be made now: the winner is one of these targets, and its
+    /// backlog is the one that is compared here. Binding others only adds to the backlogs, so it
+    /// stays so until the end of the call.
+    fn has_open_target(
+        &self,
+        now: Moment,
+        priced: &PricedRequest<'_>,
+        ledger: &mut Ledger,
+    ) -> bool {
+        let job = priced.pick.job();
+        // Under a policy that may let `warm` decide, only a choice tells whether a backlog matters;
+        // `warm` itself lets no other decide.
+        if !self.waits_for_backlog(&job, self.policy(job.targets.policy)) {
+            return true;
+        }
+        let longest = self
+            .settings
+            .load()
+            .queue
+            .longest_backlog(ledger.replicas());
+        let mut targets = job.targets.candidates.iter().map(|known| known.target);
+        // As a choice does first.
+        ledger.expire_prefills_on(now, targets.clone());
+        targets.any(|target| ledger.is_below(now, target, longest))
     }
 
     /// Takes a request out of the queue and counts its load; `None`: it is no longer queued.

@@ -15,7 +15,7 @@ use kv_blocks::{Moment, Target};
 use super::{
     QueuedRequest, TargetAvailability,
     shares::TenantSlot,
-    tenant_order::{TenantOrder, TenantPosition},
+    tenant_order::{GroupId, TenantOrder, TenantPosition},
 };
 use crate::Ticket;
 
@@ -133,6 +133,11 @@ impl CandidateQueue {
     /// does, or there is no target that they could contend for.
     pub(super) fn least_virtual_ms(&self, band: Reverse<i32>) -> Option<f64> {
         self.order.least_virtual_ms(band)
+    }
+
+    /// Returns the tenant of all its requests with their priority; `None`: they are of several.
+    pub(super) fn only_group(&self) -> Option<GroupId> {
+        self.order.only_group()
     }
 
     /// Records the virtual time of a tenant that waits here with this priority.

@@ -51,9 +51,15 @@ impl CandidateQueues {
         self.queues.get_mut(&id)
     }
 
-    /// Returns the queues to which `target` belongs.
+    /// Returns the numbers of the queues to which `target` belongs.
     pub(super) fn ids_with(&self, target: Target) -> Vec<QueueId> {
         self.by_target.get(&target).cloned().unwrap_or_default()
+    }
+
+    /// Returns the queues to which `target` belongs.
+    pub(super) fn with(&self, target: Target) -> impl Iterator<Item = &CandidateQueue> {
+        let ids = self.by_target.get(&target).into_iter().flatten();
+        ids.filter_map(|id| self.queues.get(id))
     }
 
     /// Returns the queues with an overdue request, the first due first.
@@ -94,9 +100,7 @@ impl CandidateQueues {
     /// Returns whether a request that could begin on `target` would overtake a queued one that may
     /// be first.
     pub(super) fn is_contended(&self, target: Target, now: Moment) -> bool {
-        let queues = self.by_target.get(&target).into_iter().flatten();
-        queues
-            .filter_map(|id| self.queues.get(id))
+        self.with(target)
             .any(|queue| queue.is_contended(target, now))
     }
 

@@ -26,7 +26,7 @@ mod shares;
 mod tenant_order;
 mod work;
 
-use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, Target};
 
@@ -286,6 +286,51 @@ impl WaitQueue {
             .shares
             .charge(id, (tenant, waited), work, &least_virtual(&self.queues));
         self.update_rank(slot);
+    }
+
+    /// Returns whether a request may begin on `target` although requests wait for it: all of them are
+    /// of a tenant with far more requests in flight, and have no higher priority, while its own
+    /// tenant is not ahead of them.
+    ///
+    /// It starts where the first of them stands, or before, and so is among the next of the queue
+    /// anyway: only the time until the target has next to nothing to compute is saved. A request that
+    /// is sent to a busy engine only then begins a whole step later than one that is already there.
+    /// Charged with its work, its tenant is ahead of them, and has no other such request until one of
+    /// them is bound.
+    pub(crate) fn may_begin_early(
+        &self,
+        tenant: &JobTenant<'_>,
+        priority: i32,
+        target: Target,
+    ) -> bool {
+        let least = least_virtual(&self.queues);
+        let is_behind = |(other, band): (TenantSlot, Reverse<i32>)| {
+            band >= Reverse(priority) && self.shares.is_far_below(tenant, other, &least)
+        };
+        let mut queues = self.queues.with(target).peekable();
+        queues.peek().is_some() && queues.all(|queue| queue.only_group().is_some_and(is_behind))
+    }
+
+    /// Charges a tenant with the work of a reservation on `target` whose request began early: as if
+    /// it had waited with the others. Otherwise time without requests would be credit.
+    pub(crate) fn charge_early(
+        &mut self,
+        id: ReservationId,
+        (tenant, priority): (&JobTenant<'_>, i32),
+        target: Target,
+        work: RequestWork,
+    ) {
+        let Some(queue) = self.queues.ids_with(target).first().copied() else {
+            self.charge(id, (tenant, None), work);
+            return;
+        };
+        let band = (queue, Reverse(priority));
+        let share = self.shares.queue(tenant, work);
+        let least = |band| self.queues.least_contending_ms(band);
+        let share = self.shares.enter(share, (band, None), &least);
+        self.shares.leave(share, band);
+        self.shares.unqueue(share, QueueEnd::Bound, &least);
+        self.charge(id, (tenant, Some(share)), work);
     }
 
     /// Returns the work that a reservation is charged with.

@@ -21,7 +21,8 @@ settings::section! {
         /// Maximum memory of queued requests: bodies, prompts and candidate lists.
         max_bytes: u64 = "512MiB" in size(1 << 10, 1 << 50), live;
         /// Backlog of a worker, as time to compute, above which policy `warm` sends it no further
-        /// request; with load sync, the backlog for each router.
+        /// request; with load sync, the backlog for each router. Four times as much for a tenant far
+        /// below its share.
         hold_above: Duration = "25ms" in SECONDS_OR_ZERO, live, simulated;
         /// Milliseconds of prefill that one millisecond of waiting offsets; otherwise the shortest
         /// prompt goes first.
@@ -39,6 +40,13 @@ impl QueueSettings {
     /// target become free, so each counts on the others' next requests there.
     pub(crate) fn longest_backlog(&self, replicas: u32) -> Duration {
         self.hold_above.saturating_mul(replicas)
+    }
+
+    /// Returns the backlog above which a target gets no request that may begin early
+    /// ([`super::WaitQueue::may_begin_early`]): the usual limit, and mostly the one prompt that was
+    /// sent below it. Behind more, another target may be free sooner.
+    pub(crate) fn longest_early_backlog(&self, replicas: u32) -> Duration {
+        self.longest_backlog(replicas).saturating_mul(4)
     }
 }
 

@@ -156,6 +156,26 @@ impl TenantShares {
         }
     }
 
+    /// Returns whether a tenant that has no queued request has received no more than those that wait,
+    /// and has fewer than half as many requests in flight as another one, over their weights.
+    pub(super) fn is_far_below(
+        &self,
+        tenant: &JobTenant<'_>,
+        other: TenantSlot,
+        least: LeastVirtual<'_>,
+    ) -> bool {
+        let running = |share: &TenantShare, weight: f64| share.in_flight as f64 / weight;
+        let other = self.share(other);
+        let others_running = running(other, other.weight);
+        let Some(slot) = self.slots.get(&**tenant.name) else {
+            return others_running > 0.0;
+        };
+        let own = self.share(*slot);
+        own.queued == 0
+            && 2.0 * running(own, tenant.sane_weight()) < others_running
+            && self.lead_ms(*slot, least) <= 0.0
+    }
+
     /// Returns the virtual time of a request's tenant where the request waits.
     pub(super) fn virtual_ms(&self, queued: QueuedShare) -> f64 {
         self.share(queued.tenant).received_ms + queued.offset_ms
@@ -223,12 +243,13 @@ impl TenantShares {
     }
 
     /// Returns where a tenant has requests, with its virtual time there.
-    pub(super) fn queues_of(&self, tenant: TenantSlot) -> Vec<(QueueBand, f64)> {
+    pub(super) fn queues_of(
+        &self,
+        tenant: TenantSlot,
+    ) -> impl Iterator<Item = (QueueBand, f64)> + '_ {
         let share = self.share(tenant);
         let queues = share.queues.iter();
-        queues
-            .map(|(queue, requests)| (*queue, share.received_ms + requests.offset_ms))
-            .collect()
+        queues.map(|(queue, requests)| (*queue, share.received_ms + requests.offset_ms))
     }
 
     /// Returns the virtual time that a queued request adds when it is bound.
@@ -245,7 +266,14 @@ impl TenantShares {
         work: RequestWork,
         least: LeastVirtual<'_>,
     ) -> TenantSlot {
-        let slot = self.slot(tenant);
+        // A queued request has its tenant's slot, without another lookup of the name.
+        let slot = match waited {
+            Some(queued) => {
+                self.share_mut(queued.tenant).weight = tenant.sane_weight();
+                queued.tenant
+            }
+            None => self.slot(tenant),
+        };
         let global_ms = self.virtual_ms;
         let share = self.share_mut(slot);
         // As long as others wait where it waited last, it stands where it is among them.
@@ -673,6 +701,32 @@ mod tests {
         let _ = shares.slot(&weighted(0.1));
         shares.end_charge(id, false, &nobody);
         assert_eq!(virtual_ms(&shares, "a"), 10.0);
+    }
+
+    #[test]
+    fn a_tenant_is_far_below_another_with_less_than_half_of_what_runs_over_the_weights() {
+        let (mut shares, names) = (TenantShares::default(), names(2));
+        let mut other = TenantSlot::FIRST;
+        for id in 0..6 {
+            let from = (&tenant(&names[0]), None);
+            other = shares.charge(ReservationId(id), from, WORK, &nobody);
+        }
+        let own = |weight| JobTenant {
+            weight,
+            ..tenant(&names[1])
+        };
+        assert!(shares.is_far_below(&own(1.0), other, &nobody), "none");
+        for id in 6..9 {
+            shares.charge(ReservationId(id), (&own(1.0), None), WORK, &nobody);
+        }
+        assert!(!shares.is_far_below(&own(2.0), other, &nobody), "ahead");
+        shares.virtual_ms = 1e6;
+        for (weight, expected) in [(0.5, false), (1.0, false), (1.1, true), (2.0, true)] {
+            let found = shares.is_far_below(&own(weight), other, &nobody);
+            assert_eq!(found, expected, "{weight}");
+        }
+        shares.queue(&own(2.0), WORK);
+        assert!(!shares.is_far_below(&own(2.0), other, &nobody), "it waits");
     }
 
     #[test]

@@ -5,7 +5,13 @@
 //! are therefore a group with one rank, so that the change moves the group and not its requests.
 //! A pass tries the requests in this order, each once.
 //!
-//! **Invariant**: between passes every group is among the untried ones.
+//! A release tries the first requests of some ten tenants, and the pass mostly begins anew with the
+//! next event. A group is therefore taken out of the order only when the pass continues behind it:
+//! until then it stands at its rank, with nothing left to try. No call visits it in between, so
+//! which requests are returned, and in which order, is the same as if it were taken out at once.
+//!
+//! **Invariants**: between passes every group is ranked. A group that is not ranked has nothing left
+//! to try.
 
 use std::{
     cmp::Reverse,
@@ -22,7 +28,7 @@ use super::{
 use crate::Ticket;
 
 /// A tenant's requests of one priority.
-type GroupId = (TenantSlot, Reverse<i32>);
+pub(super) type GroupId = (TenantSlot, Reverse<i32>);
 /// The rank of a group.
 type GroupRank = (Reverse<i32>, Milliseconds, TenantSlot);
 /// The rank of a request in its group.
@@ -32,10 +38,14 @@ type Position = (Milliseconds, Ticket);
 #[derive(Debug, Default)]
 pub(super) struct TenantOrder {
     groups: HashMap<GroupId, Group, FixedState>,
-    /// The groups with requests that the pass has not tried.
-    untried: BTreeSet<GroupRank>,
+    /// All groups but those behind which the pass has continued.
+    ranked: BTreeSet<GroupRank>,
     /// The groups of which the pass has tried requests.
     tried: Vec<GroupId>,
+    /// The groups with nothing left to try that are still ranked, and some that got requests since.
+    finished: Vec<GroupId>,
+    /// Number of groups with nothing left to try.
+    exhausted: usize,
     requests: usize,
 }
 
@@ -45,10 +55,12 @@ struct Group {
     /// With the virtual milliseconds that each adds to its tenant's when it is bound.
     requests: BTreeMap<Position, f64>,
     next: Next,
+    /// Whether its rank is in the order.
+    is_ranked: bool,
 }
 
 /// The request of a group with which the pass continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// The pass has tried none.
     First,
@@ -81,9 +93,9 @@ impl Group {
         (band, self.tenant_virtual, tenant)
     }
 
-    /// Returns the requests from this one on, in order.
-    fn from(&self, next: Next) -> impl Iterator<Item = (&Position, &f64)> {
-        let from = match next {
+    /// Returns the requests that the pass has not tried, in order.
+    fn untried(&self) -> impl Iterator<Item = (&Position, &f64)> {
+        let from = match self.next {
             Next::First => Some(Bound::Unbounded),
             Next::From(position) => Some(Bound::Included(position)),
             Next::None => None,
@@ -106,14 +118,19 @@ impl TenantOrder {
             tenant_virtual: Milliseconds(tenant_virtual_ms),
             requests: BTreeMap::new(),
             next: Next::First,
+            is_ranked: false,
         });
         self.requests += usize::from(group.requests.insert(position, virtual_ms).is_none());
+        self.exhausted -= usize::from(group.next == Next::None);
         group.next = match group.next {
             Next::From(next) if next < position => Next::From(next),
             Next::First => Next::First,
             Next::From(_) | Next::None => Next::From(position),
         };
-        self.untried.insert(group.rank(id));
+        if !group.is_ranked {
+            group.is_ranked = true;
+            self.ranked.insert(group.rank(id));
+        }
     }
 
     pub(super) fn remove(&mut self, at: TenantPosition) {
@@ -123,8 +140,10 @@ impl TenantOrder {
         };
         self.requests -= usize::from(group.requests.remove(&at.in_group()).is_some());
         if group.requests.is_empty() {
-            let rank = group.rank(id);
-            self.untried.remove(&rank);
+            self.exhausted -= usize::from(group.next == Next::None);
+            if group.is_ranked {
+                self.ranked.remove(&group.rank(id));
+            }
             self.groups.remove(&id);
         }
     }
@@ -134,25 +153,39 @@ impl TenantOrder {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
+        // The end of a request that was charged with what it took moves nothing.
+        if group.tenant_virtual == Milliseconds(virtual_ms) {
+            return;
+        }
         let before = group.rank(id);
         group.tenant_virtual = Milliseconds(virtual_ms);
-        if self.untried.remove(&before) {
-            self.untried.insert(group.rank(id));
+        if group.is_ranked {
+            self.ranked.remove(&before);
+            self.ranked.insert(group.rank(id));
         }
     }
 
     /// Returns the least virtual time of a tenant with requests of this priority.
     pub(super) fn least_virtual_ms(&self, band: Reverse<i32>) -> Option<f64> {
         let from = (band, Milliseconds(f64::NEG_INFINITY), TenantSlot::FIRST);
-        let untried = self.untried.range(from..).next();
-        let untried = untried.filter(|(other, ..)| *other == band);
-        let tried = self.tried.iter().filter(|(_, other)| *other == band);
+        let ranked = self.ranked.range(from..).next();
+        let ranked = ranked.filter(|(other, ..)| *other == band);
+        // The others are among the tried ones; mostly there are none.
+        let has_others = self.ranked.len() < self.groups.len();
+        let tried = self.tried.iter().filter(|_| has_others);
+        let tried = tried.filter(|(_, other)| *other == band);
         let tried = tried.filter_map(|id| self.groups.get(id));
-        let all = untried.map(|(_, least, _)| *least);
+        let all = ranked.map(|(_, least, _)| *least);
         all.into_iter()
             .chain(tried.map(|group| group.tenant_virtual))
             .min()
             .map(|least| least.0)
+    }
+
+    /// Returns the tenant of all requests with their priority; `None`: they are of several.
+    pub(super) fn only_group(&self) -> Option<GroupId> {
+        let mut ids = self.groups.keys().copied();
+        ids.next().filter(|_| self.groups.len() == 1)
     }
 
     /// Lets the next pass try all requests.
@@ -160,47 +193,53 @@ impl TenantOrder {
         for id in self.tried.drain(..) {
             if let Some(group) = self.groups.get_mut(&id) {
                 group.next = Next::First;
-                self.untried.insert(group.rank(id));
+                if !group.is_ranked {
+                    group.is_ranked = true;
+                    self.ranked.insert(group.rank(id));
+                }
             }
         }
+        self.finished.clear();
+        self.exhausted = 0;
     }
 
     /// Returns whether the pass has tried every request.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.untried.is_empty()
+        self.exhausted == self.groups.len()
     }
 
     /// Returns the next requests of the pass, at most `most`, in the order that they would have if
     /// each were bound.
     pub(super) fn take_next(&mut self, most: usize) -> Vec<Ticket> {
-        let mut taken = Vec::new();
-        let mut untried = self.untried.iter().copied().peekable();
+        self.unrank_finished();
+        let mut taken = Vec::with_capacity(most.min(self.requests));
+        let mut ranked = self.ranked.iter().copied().peekable();
         // Groups of which some are taken, by the rank that they would then have.
-        let mut begun: BinaryHeap<Reverse<(GroupRank, Next)>> = BinaryHeap::new();
-        let mut exhausted: Vec<GroupId> = Vec::new();
+        let mut begun: BinaryHeap<Reverse<GroupRank>> = BinaryHeap::new();
         while taken.len() < most {
-            let is_begun_next = match (begun.peek(), untried.peek()) {
-                (Some(Reverse((begun, _))), Some(untried)) => begun < untried,
+            let is_begun_next = match (begun.peek(), ranked.peek()) {
+                (Some(Reverse(begun)), Some(ranked)) => begun < ranked,
                 (begun, _) => begun.is_some(),
             };
             let picked = if is_begun_next {
-                begun.pop().map(|Reverse((rank, next))| (rank, Some(next)))
+                begun.pop().map(|Reverse(rank)| rank)
             } else {
-                untried.next().map(|rank| (rank, None))
+                ranked.next()
             };
-            let Some(((band, mut reached, tenant), from)) = picked else {
+            let Some((band, mut reached, tenant)) = picked else {
                 break;
             };
             let second = [
-                begun.peek().map(|Reverse((rank, _))| *rank),
-                untried.peek().copied(),
+                begun.peek().map(|Reverse(rank)| *rank),
+                ranked.peek().copied(),
             ];
             let second = second.into_iter().flatten().min();
-            let Some(group) = self.groups.get(&(tenant, band)) else {
+            let id = (tenant, band);
+            let Some(group) = self.groups.get_mut(&id) else {
                 continue;
             };
             let mut next = Next::None;
-            for (position, virtual_ms) in group.from(from.unwrap_or(group.next)) {
+            for (position, virtual_ms) in group.untried() {
                 let is_behind = second.is_some_and(|second| (band, reached, tenant) > second);
                 if taken.len() >= most || is_behind {
                     next = Next::From(*position);
@@ -209,37 +248,28 @@ impl TenantOrder {
                 taken.push(position.1);
                 reached = Milliseconds(reached.0 + virtual_ms);
             }
-            if next == Next::None {
-                exhausted.push((tenant, band));
-            } else {
-                begun.push(Reverse(((band, reached, tenant), next)));
+            if group.next == Next::First {
+                self.tried.push(id);
             }
-        }
-        let begun = begun
-            .into_iter()
-            .map(|Reverse(((band, _, tenant), next))| ((tenant, band), next));
-        let begun: Vec<(GroupId, Next)> = begun.collect();
-        for (id, next) in begun {
-            self.set_next(id, next);
-        }
-        for id in exhausted {
-            self.set_next(id, Next::None);
+            group.next = next;
+            if next == Next::None {
+                self.exhausted += 1;
+                self.finished.push(id);
+            } else {
+                begun.push(Reverse((band, reached, tenant)));
+            }
         }
         taken
     }
 
-    /// Records how far the pass has come in a group.
-    fn set_next(&mut self, id: GroupId, next: Next) {
-        let Some(group) = self.groups.get_mut(&id) else {
-            return;
-        };
-        if group.next == Next::First {
-            self.tried.push(id);
-        }
-        group.next = next;
-        if next == Next::None {
-            let rank = group.rank(id);
-            self.untried.remove(&rank);
+    /// Takes the groups with nothing left to try out of the order, because the pass continues.
+    fn unrank_finished(&mut self) {
+        for id in self.finished.drain(..) {
+            let group = self.groups.get_mut(&id);
+            if let Some(group) = group.filter(|group| group.next == Next::None && group.is_ranked) {
+                group.is_ranked = false;
+                self.ranked.remove(&group.rank(id));
+            }
         }
     }
 }
@@ -276,8 +306,13 @@ mod tests {
     /// Each time the first by band, virtual time, tenant and length, which then adds to its tenant's
     /// time in its band.
     fn naive(requests: &[Request], virtual_ms: &[f64], most: usize) -> Vec<Ticket> {
+        let all = requests.iter().copied().enumerate().collect();
+        naive_of(all, virtual_ms, most)
+    }
+
+    /// The same of requests with these numbers.
+    fn naive_of(mut left: Vec<(usize, Request)>, virtual_ms: &[f64], most: usize) -> Vec<Ticket> {
         let mut reached: BTreeMap<(i32, u32), f64> = BTreeMap::new();
-        let mut left: Vec<(usize, Request)> = requests.iter().copied().enumerate().collect();
         let mut taken = Vec::new();
         while taken.len() < most && !left.is_empty() {
             let key = |&(number, (tenant, band, length, _)): &(usize, Request)| {
@@ -336,6 +371,61 @@ mod tests {
             }
             prop_assert!(left.is_empty() && order.take_next(1).is_empty(), "{left:?}");
             prop_assert!(order.is_exhausted());
+        }
+
+        #[test]
+        fn requests_that_come_and_go_within_passes_change_neither_what_is_tried_nor_the_next_order(
+            requests in requests(),
+            changes in prop::collection::vec((0u32..4, 0u32..100, 0usize..40, 0usize..6, 0u32..8), 0..80),
+            most in 1usize..20,
+        ) {
+            let (mut order, mut virtual_ms) = (TenantOrder::default(), [0.0; 4]);
+            let mut waiting: BTreeMap<Ticket, (usize, Request)> = BTreeMap::new();
+            let mut untried: BTreeSet<Ticket> = BTreeSet::new();
+            for (tenant, moved_ms, number, taken, restarts) in changes {
+                virtual_ms[tenant as usize] = f64::from(moved_ms);
+                for band in (0..2).map(Reverse) {
+                    let group = (TenantSlot::numbered(tenant), band);
+                    order.set_tenant_virtual(group, f64::from(moved_ms));
+                }
+                if let Some(request) = requests.get(number).copied() {
+                    let (at, ticket) = (position(number, request), Ticket(number as u64));
+                    if waiting.remove(&ticket).is_some() {
+                        order.remove(at);
+                        untried.remove(&ticket);
+                    } else {
+                        order.insert(at, virtual_ms[request.0 as usize], f64::from(request.3));
+                        waiting.insert(ticket, (number, request));
+                        untried.insert(ticket);
+                    }
+                }
+                if restarts == 0 {
+                    order.restart();
+                    untried = waiting.keys().copied().collect();
+                }
+                for ticket in order.take_next(taken) {
+                    prop_assert!(waiting.contains_key(&ticket), "{ticket:?} is gone");
+                    untried.remove(&ticket);
+                }
+                for band in 0..2 {
+                    let of_band = waiting.values().filter(|(_, request)| request.1 == band);
+                    let own_ms = of_band.map(|(_, request)| Milliseconds(virtual_ms[request.0 as usize]));
+                    let least = own_ms.min().map(|least| least.0);
+                    prop_assert_eq!(order.least_virtual_ms(Reverse(band)), least);
+                }
+            }
+            // A cursor that goes back tries some again, and each call goes forward.
+            for _ in 0..=waiting.len() {
+                for ticket in order.take_next(most) {
+                    untried.remove(&ticket);
+                }
+            }
+            prop_assert!(untried.is_empty() && order.take_next(1).is_empty(), "{untried:?}");
+            prop_assert!(order.is_exhausted());
+            order.restart();
+            prop_assert_eq!(order.is_exhausted(), waiting.is_empty());
+            let left = waiting.values().copied().collect();
+            prop_assert_eq!(order.take_next(most), naive_of(left, &virtual_ms, most));
         }
 
         #[test]

@@ -185,6 +185,76 @@ fn a_tenant_with_one_request_is_next_where_another_has_all_other_places_of_the_q
     assert_eq!(worker.blocks_of("one", worker.bound.len() - 2), 12);
 }
 
+/// A request that may wait.
+fn may_wait(name: &str, topic: u32, blocks: u32) -> TestRequest {
+    TestRequest {
+        wait_budget: Some(LONG_WAIT),
+        tenant: Some(tenant(name)),
+        output: Some(1),
+        ..test_request(tokens(topic, blocks))
+    }
+}
+
+fn begins(fleet: &TestFleet, now_ms: u64, request: &TestRequest) -> bool {
+    match fleet.dispatch(at_ms(now_ms), request) {
+        Dispatch::Plan(_) => true,
+        Dispatch::Queued(_) => false,
+        Dispatch::Refused(refusal) => panic!("{refusal}"),
+    }
+}
+
+/// One worker with five replies of the tenant `many` and a prompt of it that takes 46 ms, while its
+/// next request waits with this priority.
+fn worker_of_many(priority: i32) -> TestFleet {
+    let fleet = TestFleet::new(1, RoutingSettings::default());
+    for topic in 1..=5 {
+        let plan = fleet.plan(at_ms(0), &may_wait("many", topic, 1));
+        fleet.router.first_token(at_ms(0), plan.reservation);
+    }
+    fleet.plan(at_ms(0), &may_wait("many", 6, 20));
+    let next = TestRequest {
+        overrides: Overrides {
+            priority,
+            ..Overrides::default()
+        },
+        ..may_wait("many", 7, 20)
+    };
+    assert!(!begins(&fleet, 1, &next));
+    fleet
+}
+
+#[test]
+#[contract("V32")]
+fn a_tenant_far_below_its_share_begins_behind_a_prompt_of_one_far_above_that_waits() {
+    let fleet = worker_of_many(0);
+    assert!(begins(&fleet, 2, &may_wait("one", 8, 20)));
+    // What it has received counts as if it had waited, and where it waits too, nobody comes before.
+    assert!(!begins(&fleet, 3, &may_wait("one", 9, 1)));
+    assert!(!begins(&fleet, 4, &may_wait("another", 10, 1)));
+}
+
+#[test]
+#[contract("V32")]
+fn a_tenant_far_below_its_share_waits_behind_a_long_backlog() {
+    let fleet = worker_of_many(0);
+    for (number, expected) in [(0, true), (1, true), (2, false)] {
+        let request = may_wait(&format!("t{number}"), 8 + number, 20);
+        // 44, 88 and 133 ms are before it.
+        let found = begins(&fleet, 2 + u64::from(number), &request);
+        assert_eq!(found, expected, "{number}");
+    }
+}
+
+#[test]
+#[contract("V32")]
+fn no_request_begins_early_where_one_of_a_higher_priority_waits() {
+    for (priority, expected) in [(1, false), (0, true), (-1, true)] {
+        let fleet = worker_of_many(priority);
+        let found = begins(&fleet, 2, &may_wait("one", 8, 20));
+        assert_eq!(found, expected, "{priority}");
+    }
+}
+
 #[test]
 fn a_tenant_without_others_has_its_shortest_request_first_as_without_tenants() {
     let mut worker = OneWorker::new();

@@ -102,6 +102,28 @@ fn a_target_with_capacity_gets_a_request_at_once_and_busy_targets_are_waited_for
 }
 
 #[test]
+fn one_call_gives_each_worker_that_opened_a_request_and_leaves_the_others_waiting() {
+    let fleet = with_queue(2, QueueSettings::default());
+    for topic in 1..=2 {
+        fleet.plan(at_ms(0), &may_wait(topic, 100));
+    }
+    let waiting: Vec<Ticket> = (3..=6)
+        .map(|topic| queued(fleet.dispatch(at_ms(1), &may_wait(topic, 100))))
+        .collect();
+    // Both are nearly done by now: 229 ms were expected.
+    let released = fleet.router.take_released(at_ms(300));
+    assert_eq!(tickets(&released)[..], waiting[..2]);
+    let mut targets: Vec<_> = released
+        .iter()
+        .map(|released| released.plan.decode.target)
+        .collect();
+    targets.sort_unstable();
+    assert_eq!(targets, [target(1), target(2)]);
+    assert!(fleet.router.take_released(at_ms(300)).is_empty());
+    assert_eq!(fleet.router.queued_requests(), 2);
+}
+
+#[test]
 fn a_request_that_may_not_wait_is_pinned_or_has_another_policy_starts_at_once() {
     let (fleet, _) = busy();
     fleet.plan(at_ms(1), &test_request(tokens(2, 10)));
