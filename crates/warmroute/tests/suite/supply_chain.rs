@@ -6,6 +6,7 @@ use contract_id::contract;
 
 const LOCK: &str = include_str!("../../../../Cargo.lock");
 const MANIFEST: &str = include_str!("../../../../Cargo.toml");
+const EXTENSION: &str = include_str!("../../../../python/Cargo.toml");
 
 /// Least versions: those before have advisories.
 const LEAST: &[(&str, [u64; 3])] = &[
@@ -94,6 +95,7 @@ fn unsafe_code_is_forbidden_in_all_crates_but_the_named_ones() {
         .map(|name| name.to_string_lossy().into_owned())
         .collect();
     assert_eq!(names, ["kv-index"], "its one file has loom schedules");
+    assert!(EXTENSION.contains("[lints]\nworkspace = true"));
 }
 
 /// A `cargo` whose `deny` is a script with the cases of this test.
