@@ -105,7 +105,9 @@ class Programs:
 
     def start_engine(self, *flags: str) -> str:
         """Starts a simulated engine and returns its URL."""
-        engine = self.start("-m", "warmroute", "engine", "--port", "0", "--print-ready", *flags)
+        free = "tcp://127.0.0.1:0"
+        ports = ["--port", "0", "--kv-events", free, "--replay", free]
+        engine = self.start("-m", "warmroute", "engine", *ports, "--print-ready", *flags)
         return f"http://{engine.read_ready_line()['data']}"
 
 
