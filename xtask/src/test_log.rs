@@ -72,13 +72,12 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
 
 /// `test python/tests/test_x.py::test_a ... ok`, or the line that says why none of them ran.
 fn python_result(line: &str) -> Option<TestResult> {
-    let (name, result) = match result(line) {
-        Some((name, result)) => (name, result),
-        None => line
-            .starts_with(python_tests::NOT_RUN)
-            .then(|| ("", SKIPPED_RESULT.to_owned()))?,
+    let (name, result) = if line.starts_with(python_tests::NOT_RUN) {
+        ("", SKIPPED_RESULT.to_owned())
+    } else {
+        result(line).filter(|(name, _)| name.starts_with(python_tests::FOLDER))?
     };
-    (name.is_empty() || name.starts_with(python_tests::FOLDER)).then(|| TestResult {
+    Some(TestResult {
         library: String::new(),
         program: python_tests::FOLDER.to_owned(),
         name: name.to_owned(),
