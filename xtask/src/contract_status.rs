@@ -1,11 +1,11 @@
-//! `cargo xtask contract-status`: joins the `#[contract("..")]` attributes of all tests with the
-//! output of a test run.
+//! `cargo xtask contract-status`: joins the `#[contract("..")]` attributes of all tests, and the marks
+//! of those in Python, with the output of a test run.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::{
     contract_ids::{self, Id},
-    security_checklist, status_table, test_log, tests_in_sources, undeclared_modules,
+    python_tests, security_checklist, status_table, test_log, tests_in_sources, undeclared_modules,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
         .map_err(|error| format!("the test log {} cannot be read: {error}", log.display()))?;
     let results = test_log::read(&text);
     let sources = tests_in_sources::sources(root)?;
-    let tests = tests_in_sources::find(&sources)?;
+    let mut tests = tests_in_sources::find(&sources)?;
+    tests.extend(python_tests::find(root)?);
     let promised = ids_of(root, contract_ids::CONTRACT)?;
     let mut defined = ids_of(root, contract_ids::FAULTS)?;
     defined.extend(&promised);

@@ -11,6 +11,7 @@
 mod contract_ids;
 mod contract_status;
 mod dependencies;
+mod python_tests;
 mod run_suite;
 mod rust_tokens;
 mod sbom;

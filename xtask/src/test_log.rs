@@ -1,14 +1,19 @@
-//! The output of `cargo test`, as results by package and test.
+//! The output of `cargo test`, as results by package and test, and that of the tests in Python.
 //!
 //! `cargo test` does not print the package of an integration test, but it runs a package's unit
 //! tests first: a test program belongs to the package of the last unit tests before it.
 //!
 //! For the test harness, a test that skips itself passes. It prints its name on its own line
 //! ([`test_programs::SKIPPED`]), so its result here is `skipped`.
+//!
+//! A test in Python has its path in its name (see [`python_tests`]), whatever ran before it. Where none
+//! of them could run, the log has one line with the reason.
 
 use std::collections::HashSet;
 
 use test_programs::SKIPPED;
+
+use crate::python_tests;
 
 /// The result of a test that skipped itself.
 pub(crate) const SKIPPED_RESULT: &str = "skipped";
@@ -16,11 +21,13 @@ pub(crate) const SKIPPED_RESULT: &str = "skipped";
 /// One line of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TestResult {
-    /// The library's name, `event_sources`: the package's own spelling is not in the output.
+    /// The library's name, `event_sources`: the package's own spelling is not in the output. Empty
+    /// for tests in Python.
     pub(crate) library: String,
-    /// `src/lib.rs` or `tests/suite/main.rs`.
+    /// `src/lib.rs` or `tests/suite/main.rs`; the folder of all tests in Python.
     pub(crate) program: String,
-    /// `module::tests::a_name`.
+    /// `module::tests::a_name`, in Python `python/tests/test_x.py::test_a_name`. Empty if no test in
+    /// Python ran.
     pub(crate) name: String,
     pub(crate) result: String,
 }
@@ -38,6 +45,8 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
                 library = binary.to_owned();
             }
             program = Some(unit_tests.unwrap_or(source).to_owned());
+        } else if let Some(row) = python_result(line) {
+            results.push(row);
         } else if let (Some(program), Some(name)) = (&program, skipped_test(line)) {
             skipped.insert((library.clone(), program.clone(), name.to_owned()));
         } else if trimmed.starts_with("Doc-tests ") {
@@ -59,6 +68,21 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
         }
     }
     results
+}
+
+/// `test python/tests/test_x.py::test_a ... ok`, or the line that says why none of them ran.
+fn python_result(line: &str) -> Option<TestResult> {
+    let (name, result) = if line.starts_with(python_tests::NOT_RUN) {
+        ("", SKIPPED_RESULT.to_owned())
+    } else {
+        result(line).filter(|(name, _)| name.starts_with(python_tests::FOLDER))?
+    };
+    Some(TestResult {
+        library: String::new(),
+        program: python_tests::FOLDER.to_owned(),
+        name: name.to_owned(),
+        result,
+    })
 }
 
 /// `Running unittests src/lib.rs (target/debug/deps/net-0123456789abcdef)`: returns the source and
@@ -124,6 +148,10 @@ test fourth ... ok
 
    Doc-tests event_sources
 test crates/event-sources/src/lib.rs - (line 3) ... ok
+test python/tests/test_x.py::test_a ... ok
+test python/tests/test_x.py::test_b ... FAILED
+test python/tests/test_x.py::test_c ... skipped
+python/tests skipped: there is no python3
 ";
 
     #[test]
@@ -148,6 +176,10 @@ test crates/event-sources/src/lib.rs - (line 3) ... ok
                 "event_sources tests/wire.rs later skipped",
                 "event_sources tests/wire.rs fifth failed",
                 "event_sources tests/other.rs fourth ok",
+                " python/tests/ python/tests/test_x.py::test_a ok",
+                " python/tests/ python/tests/test_x.py::test_b failed",
+                " python/tests/ python/tests/test_x.py::test_c skipped",
+                " python/tests/  skipped",
             ]
         );
     }

@@ -57,7 +57,7 @@ impl ContractTest {
 /// The repository's Rust files: their texts by path, relative to it.
 pub(crate) fn sources(root: &Path) -> Result<BTreeMap<String, String>, String> {
     let mut files = Vec::new();
-    for folder in ["crates", "xtask"] {
+    for folder in ["crates", "python", "xtask"] {
         rust_files(&root.join(folder), &mut files);
     }
     let mut sources = BTreeMap::new();

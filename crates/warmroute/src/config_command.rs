@@ -4,7 +4,6 @@ use std::{
     fs::File,
     io::{self, Read, Write},
     path::{Path, PathBuf},
-    process::ExitCode,
 };
 
 use config::{Problem, Settings};
@@ -15,7 +14,9 @@ use serde_json::json;
 
 use crate::{
     cli::{ConfigArgs, ConfigCommand, ConfigFileArgs, ConvertArgs, InitArgs, OtherRouter},
-    config_search, output, settings,
+    config_search,
+    exit_code::ExitCode,
+    output, settings,
 };
 
 pub(crate) fn run(args: &ConfigArgs) -> ExitCode {

@@ -1,13 +1,13 @@
 //! `warmroute doctor`.
 
-use std::{process::ExitCode, time::Duration};
+use std::time::Duration;
 
 use clap::Args;
 use doctor::{
     CheckResult, CheckStatus, ClientKeys, DoctorOptions, DoctorReport, ProbeMode, USUAL_TIMEOUT,
 };
 
-use crate::{cli::ServeArgs, limits, output, serve, settings, wire_up};
+use crate::{cli::ServeArgs, exit_code::ExitCode, limits, output, serve, settings, wire_up};
 
 /// Largest `--timeout` per worker, in seconds.
 const LONGEST_TIMEOUT_S: u64 = 600;

@@ -1,11 +1,9 @@
 //! `warmroute engine`.
 
-use std::process::ExitCode;
-
 use engine_sim::{EngineConfig, EngineError, RunningEngine};
 use serde_json::json;
 
-use crate::{cli::EngineArgs, output, signals::StopSignals};
+use crate::{cli::EngineArgs, exit_code::ExitCode, output, signals::StopSignals};
 
 /// Runs one engine until a signal.
 pub(crate) fn run(args: EngineArgs) -> ExitCode {

@@ -14,13 +14,12 @@ use std::{
     fs::File,
     io::{self, BufWriter, Write},
     path::PathBuf,
-    process::ExitCode,
 };
 
 use clap::{Args, Subcommand, ValueEnum};
 use zmtp::Endpoint;
 
-use crate::output;
+use crate::{exit_code::ExitCode, output};
 
 #[derive(Args, Debug)]
 pub(crate) struct EventsArgs {

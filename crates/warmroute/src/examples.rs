@@ -24,12 +24,10 @@ pub(crate) struct Examples {
 }
 
 impl Examples {
-    pub(crate) fn of(settings: &Settings, key: bool) -> Self {
+    /// `program`: its name as typed, so that a copy runs the same program.
+    pub(crate) fn of(program: String, settings: &Settings, key: bool) -> Self {
         Self {
-            // As typed, so that a copy runs the same program.
-            program: std::env::args()
-                .next()
-                .unwrap_or_else(|| "warmroute".to_owned()),
+            program,
             data_tls: settings.server.tls.clone(),
             admin_tls: settings.admin.tls.is_some(),
             admin_token_file: settings.admin.token_file.clone(),

@@ -6,14 +6,14 @@
 
 mod table;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use net::{WorkerUrl, fetch};
 use serde_json::{Map, Value};
 
-use crate::{output, settings};
+use crate::{exit_code::ExitCode, output, settings};
 
 /// Time limit for the router's answer: a long prompt has to be tokenized first.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,6 +1,6 @@
 //! `warmroute indexer`: the Conductor API alone, for registered publishers.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use admin::{Access, AuditFileError, ProtectedListener, Tokens};
 use clap::Args;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::{
     admin_tokens,
     encryption::{self, EncryptionError},
+    exit_code::ExitCode,
     from_settings, limits, logging, output,
     setting_flags::LoggingArgs,
     settings,

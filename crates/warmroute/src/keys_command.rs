@@ -6,7 +6,6 @@ use std::{
     fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
-    process::ExitCode,
 };
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
@@ -14,7 +13,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use tenants::{KeyDigest, KeyEntry, ListedKeys};
 
-use crate::{output, private_file};
+use crate::{exit_code::ExitCode, output, private_file};
 
 /// Digits of a digest by which a key is named: enough for 100,000 keys.
 const ID_DIGITS: usize = 12;

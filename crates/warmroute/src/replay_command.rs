@@ -8,7 +8,7 @@
 mod recording;
 mod summary;
 
-use std::{path::PathBuf, process::ExitCode, str::FromStr};
+use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
 use config::Settings;
@@ -18,6 +18,7 @@ use simulate::{Cell, SimulationReport, Trace, TracePace, TraceSummary};
 
 use self::recording::{RecordedResults, RecordedTrace};
 use crate::{
+    exit_code::ExitCode,
     from_settings, output,
     settings::{self, BAD_CONFIGURATION, BAD_FLAG},
     text_file,

@@ -1,6 +1,6 @@
 //! `warmroute serve`.
 
-use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use admin::Tokens;
 use config::{Problem, Settings};
@@ -15,6 +15,7 @@ use crate::{
     drain::NewConnections,
     encryption,
     examples::{self, Examples},
+    exit_code::ExitCode,
     limits,
     live::SourceTexts,
     logging, output, settings,
@@ -27,8 +28,9 @@ const CUT_STREAMS: u8 = 3;
 /// Time for a change of the configuration that was begun before the end.
 const LAST_CHANGE: Duration = Duration::from_secs(1);
 
-/// Checks everything that can be checked before a port is bound, then serves until a signal.
-pub(crate) fn run(args: &ServeArgs) -> ExitCode {
+/// Checks everything that can be checked before a port is bound, then serves until a signal. `program` is the name
+/// under which the user started this program.
+pub(crate) fn run(args: &ServeArgs, program: String) -> ExitCode {
     let CheckedStart {
         settings,
         admin_tokens,
@@ -55,6 +57,10 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         Ok(tenants) => Arc::new(tenants),
         Err(problems) => return settings::refuse(&problems),
     };
+    let messages = StartMessages {
+        examples: Examples::of(program, &settings, tenants.table().requires_key()),
+        print_ready: args.print_ready,
+    };
     let extras = StartOptions {
         tenants,
         admin_tokens,
@@ -68,13 +74,20 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     }
     match runtime.enable_all().build() {
         Ok(runtime) => {
-            let code = runtime.block_on(serve(settings, sources, extras, args.print_ready));
+            let code = runtime.block_on(serve(settings, sources, extras, messages));
             // Bounded: a change may hang on a file.
             runtime.shutdown_timeout(LAST_CHANGE);
             code
         }
         Err(error) => fail(&format!("the runtime could not be started: {error}")),
     }
+}
+
+/// The messages to the user about a start that succeeded.
+struct StartMessages {
+    examples: Examples,
+    /// Whether stdout gets a line with the bound addresses.
+    print_ready: bool,
 }
 
 /// Checked inputs of a start.
@@ -119,22 +132,21 @@ async fn serve(
     settings: Settings,
     sources: SourceTexts,
     extras: StartOptions,
-    print_ready: bool,
+    messages: StartMessages,
 ) -> ExitCode {
     // Caught before anything is started: a signal during the start must not leave anything behind.
     let mut stops = match StopSignals::catch() {
         Ok(stops) => stops,
         Err(error) => return fail(&format!("signals could not be caught: {error}")),
     };
-    let examples = Examples::of(&settings, extras.tenants.table().requires_key());
     let running = match wire_up::start(settings, sources, extras).await {
         Ok(running) => running,
         Err(error) => return fail(&error.to_string()),
     };
-    announce(&running, print_ready);
+    announce(&running, messages.print_ready);
     let mut failed = false;
     let drained = tokio::select! {
-        never = show_examples(&running, &examples) => match never {},
+        never = show_examples(&running, &messages.examples) => match never {},
         drained = running.handed_over() => drained,
         () = running.failed() => {
             failed = true;

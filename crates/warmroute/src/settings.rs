@@ -1,7 +1,7 @@
 //! Turns file, environment and flags into settings, or reports every problem at once with exit code
 //! 78.
 
-use std::{path::Path, process::ExitCode};
+use std::path::Path;
 
 use config::{ConfigSource, MoreWorker, Override, Problem, Secret, Settings};
 use tenants::{KeyDigest, SaltSecret, TenantSecrets, Tenants};
@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     cli::{AccessArgs, NameValue, ServeArgs, WorkerArgs},
+    exit_code::ExitCode,
     output, secret_file,
 };
 

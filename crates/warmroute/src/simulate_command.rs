@@ -11,7 +11,7 @@ mod table;
 mod trace_file;
 mod what_if;
 
-use std::{process::ExitCode, time::Duration};
+use std::time::Duration;
 
 pub(crate) use args::SimulateArgs;
 use engine_model::Profile;
@@ -20,6 +20,7 @@ use simulate::{Cell, FaultPlan, ReplicaPlan, SimulationReport, Trace, TracePace,
 
 use self::what_if::ConfiguredRouter;
 use crate::{
+    exit_code::ExitCode,
     output,
     settings::{BAD_CONFIGURATION, BAD_FLAG},
 };

@@ -60,9 +60,19 @@ mod tests {
     #[test]
     fn a_call_is_found_in_code_and_not_in_tests_or_in_the_crates_that_make_it() {
         let text = "fn a() {\n    tokio::spawn(b());\n}\n#[cfg(test)] mod tests { fn c() { thread::spawn(d) } }";
-        let files = ["crates/gateway/src/a.rs", "crates/runtime/src/a.rs"]
-            .map(|path| SourceFile::new(path, text));
-        assert_eq!(calls(&files), ["crates/gateway/src/a.rs:2 tokio::spawn"]);
+        let files = [
+            "crates/gateway/src/a.rs",
+            "crates/runtime/src/a.rs",
+            "python/src/a.rs",
+        ]
+        .map(|path| SourceFile::new(path, text));
+        assert_eq!(
+            calls(&files),
+            [
+                "crates/gateway/src/a.rs:2 tokio::spawn",
+                "python/src/a.rs:2 tokio::spawn"
+            ]
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 
 use crate::rust_tokens::{SourceToken, tokens};
 
-/// A file below `crates/*/src` that is not test code as a whole.
+/// A file below `crates/*/src` or `python/src` that is not test code as a whole.
 pub(super) struct SourceFile {
     /// Relative to the repository, with `/`.
     pub(super) path: String,
@@ -96,16 +96,20 @@ pub(super) fn source_files(sources: &BTreeMap<String, String>) -> Vec<SourceFile
         .collect()
 }
 
-/// Returns `net` for `crates/net/src/lib.rs`.
+/// Returns `net` for `crates/net/src/lib.rs`, and `python` for the files of the extension.
 pub(super) fn crate_of(path: &str) -> Option<&str> {
-    path.strip_prefix("crates/")?.split('/').next()
+    match path.strip_prefix("crates/") {
+        Some(inside) => inside.split('/').next(),
+        None => path.starts_with("python/").then_some("python"),
+    }
 }
 
 fn is_source(path: &str) -> bool {
-    let in_source_folder = path
+    let inside = path
         .strip_prefix("crates/")
-        .and_then(|rest| rest.split('/').nth(1))
-        == Some("src");
+        .and_then(|rest| Some(rest.split_once('/')?.1))
+        .or_else(|| path.strip_prefix("python/"));
+    let in_source_folder = inside.is_some_and(|inside| inside.starts_with("src/"));
     let is_test =
         path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs");
     in_source_folder && !is_test
@@ -222,11 +226,19 @@ mod tests {
             ("crates/a/src/b.rs", "#[cfg(test)] mod tests;"),
             ("crates/a/src/b/tests.rs", ""),
             ("crates/a/tests/wire.rs", ""),
+            ("python/src/lib.rs", ""),
             ("xtask/src/main.rs", ""),
         ];
         let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
         let found = source_files(&files.into());
         let paths: Vec<_> = found.iter().map(|file| file.path.as_str()).collect();
-        assert_eq!(paths, ["crates/a/src/b.rs", "crates/a/src/lib.rs"]);
+        assert_eq!(
+            paths,
+            [
+                "crates/a/src/b.rs",
+                "crates/a/src/lib.rs",
+                "python/src/lib.rs"
+            ]
+        );
     }
 }

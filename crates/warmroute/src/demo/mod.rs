@@ -13,13 +13,13 @@ mod round;
 mod tests;
 mod workload;
 
-use std::{io::IsTerminal, process::ExitCode, time::Duration};
+use std::{io::IsTerminal, time::Duration};
 
 use net::Clock;
 use routing::Policy;
 
 use self::result::{DemoReport, RunCounters};
-use crate::{cli::DemoArgs, output, signals::StopSignals};
+use crate::{cli::DemoArgs, exit_code::ExitCode, output, signals::StopSignals};
 
 /// Output during the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

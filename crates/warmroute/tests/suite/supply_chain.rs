@@ -6,6 +6,7 @@ use contract_id::contract;
 
 const LOCK: &str = include_str!("../../../../Cargo.lock");
 const MANIFEST: &str = include_str!("../../../../Cargo.toml");
+const EXTENSION: &str = include_str!("../../../../python/Cargo.toml");
 
 /// Least versions: those before have advisories.
 const LEAST: &[(&str, [u64; 3])] = &[
@@ -94,6 +95,7 @@ fn unsafe_code_is_forbidden_in_all_crates_but_the_named_ones() {
         .map(|name| name.to_string_lossy().into_owned())
         .collect();
     assert_eq!(names, ["kv-index"], "its one file has loom schedules");
+    assert!(EXTENSION.contains("[lints]\nworkspace = true"));
 }
 
 /// A `cargo` whose `deny` is a script with the cases of this test.
@@ -168,6 +170,7 @@ fn advisories_that_could_not_be_checked_are_reported_as_not_run() {
 const DAILY: &str = include_str!("../../../../.github/workflows/daily.yml");
 const RELEASE: &str = include_str!("../../../../.github/workflows/release.yml");
 const BUILD: &str = include_str!("../../../../deploy/release/build");
+const BUILD_WHEEL: &str = include_str!("../../../../python/build-wheel");
 
 #[test]
 #[contract("S74")]
@@ -193,8 +196,41 @@ fn the_release_workflow_tests_and_adds_dependencies_checksums_and_signed_provena
         (BUILD, "cargo auditable build --profile dist --locked"),
         (BUILD, "cargo xtask sbom"),
         (BUILD, "sha256sum \"$name\" \"$name.cdx.json\""),
+        (BUILD_WHEEL, "--profile dist"),
+        (BUILD_WHEEL, "--zig --compatibility manylinux_2_28"),
+        (BUILD_WHEEL, "--manifest-path python/Cargo.toml --locked"),
     ] {
         assert!(file.contains(part), "{part}");
+    }
+    let (_, wheels) = RELEASE.split_once("\n  wheels:\n").expect("the job");
+    for part in [
+        "needs: publish\n",
+        "machine: [ubuntu-24.04, ubuntu-24.04-arm, macos-15, macos-15-intel]\n",
+        "python/build-wheel --release",
+        "bin/warmroute\" --version\n",
+        "shasum --algorithm 256",
+        "uses: actions/attest-build-provenance@",
+        "subject-path: ${{ runner.temp }}/files/*",
+    ] {
+        assert!(wheels.contains(part), "{part}");
+    }
+}
+
+/// What builds and tests the wheel is of one version.
+#[test]
+#[contract("S76")]
+fn tools_of_the_python_package_are_pinned() {
+    for list in [
+        include_str!("../../../../python/requirements-build.txt"),
+        include_str!("../../../../python/requirements-release.txt"),
+        include_str!("../../../../python/requirements-test.txt"),
+    ] {
+        let mut named = list
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .peekable();
+        assert!(named.peek().is_some());
+        assert!(named.all(|line| line.contains("==")), "{list}");
     }
 }
 

@@ -1,0 +1,9 @@
+"""A router for LLM inference engines: each request goes to the engine that already holds its prompt's KV blocks.
+
+The command ``warmroute`` (also ``python -m warmroute``) runs the router; see docs/python.md.
+"""
+
+from warmroute._native import __version__
+from warmroute.errors import WarmrouteError
+
+__all__ = ["WarmrouteError", "__version__"]

@@ -1,0 +1,14 @@
+//! The extension `warmroute._native` of the Python package: the program `warmroute`, and the classes and functions with
+//! which Python programs use its parts.
+
+mod command;
+mod errors;
+
+use pyo3::prelude::*;
+
+/// Each part registers what it has.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    command::register(module)
+}
