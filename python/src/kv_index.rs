@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
 
 use self::worker_table::WorkerTable;
-use crate::tokens::token_ids;
+use crate::tokens::{detached_from, token_ids};
 
 /// Smallest budget that has room for anything.
 const LEAST_BUDGET: u64 = 1 << 20;
@@ -24,9 +24,6 @@ const LEAST_BUDGET: u64 = 1 << 20;
 const MOST_BUDGET: u64 = 1 << 50;
 /// The model of the index's only namespace.
 const MODEL: &str = "default";
-/// Number of tokens from which a call lets other Python threads run meanwhile. Below it the wait
-/// for the interpreter's lock would be longer than the work.
-const DETACHED_FROM: usize = 4096;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<BlockIndex>()
@@ -387,15 +384,6 @@ impl BlockIndex {
                 }
             }
         }
-    }
-}
-
-/// Runs `work` on so many tokens, with the interpreter's lock released if they are many.
-fn detached_from<R: Send>(py: Python<'_>, tokens: usize, work: impl FnOnce() -> R + Send) -> R {
-    if tokens < DETACHED_FROM {
-        work()
-    } else {
-        py.detach(work)
     }
 }
 

@@ -12,6 +12,9 @@ use pyo3::{
 /// Most tokens of one argument: some thirty times the longest context of today's models.
 pub(crate) const MOST_TOKENS: usize = 1 << 22;
 
+/// Number of tokens from which a call lets other Python threads run meanwhile. Below it the wait
+/// for the interpreter's lock would be longer than the work.
+const DETACHED_FROM: usize = 4096;
 /// Bytes of a token in a buffer.
 const TOKEN_BYTES: usize = 4;
 
@@ -39,6 +42,19 @@ pub(crate) fn token_ids(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<Ve
         return of_items(argument, value);
     }
     Err(wrong_type(argument, value))
+}
+
+/// Runs `work` on so many tokens, with the interpreter's lock released if they are many.
+pub(crate) fn detached_from<R: Send>(
+    py: Python<'_>,
+    tokens: usize,
+    work: impl FnOnce() -> R + Send,
+) -> R {
+    if tokens < DETACHED_FROM {
+        work()
+    } else {
+        py.detach(work)
+    }
 }
 
 fn of_bytes(argument: &str, bytes: &[u8]) -> PyResult<Vec<u32>> {

@@ -77,7 +77,7 @@ fn parsed(text: &str) -> Result<Vec<KvIndexDumpRow>, String> {
         serde_json::from_str(text)
     } else {
         serde_json::Deserializer::from_str(text)
-            .into_iter()
+            .into_iter::<KvIndexDumpRow>()
             .collect()
     };
     rows.map_err(|error| format!("text is no array of rows of dump_events(): {error}"))

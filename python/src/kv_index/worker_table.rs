@@ -26,10 +26,7 @@ pub(super) struct WorkerTable {
 
 impl WorkerTable {
     /// Creates the table of a snapshot: its workers, and the targets of the loaded index.
-    pub(super) fn of_saved(
-        saved: Vec<SavedWorker>,
-        targets: impl Iterator<Item = Target>,
-    ) -> Self {
+    pub(super) fn of_saved(saved: Vec<SavedWorker>, targets: impl Iterator<Item = Target>) -> Self {
         let mut table = Self::default();
         for SavedWorker { id, name } in saved {
             let name: Arc<str> = name.into();
