@@ -364,8 +364,8 @@ impl EventPublisher {
         Err(errors::error(
             "conflict",
             format!(
-                "this EventPublisher belongs to process {} and does not survive the fork into process {own}: create one \
-                 after the fork",
+                "this EventPublisher belongs to process {} and does not survive the fork into process {own}: create \
+                 one after the fork",
                 self.process
             ),
         ))

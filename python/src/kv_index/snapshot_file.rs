@@ -93,7 +93,8 @@ pub(super) fn load(
     block_size: u32,
     index: &KvIndex,
 ) -> Result<(Head, LoadSummary), RestoreError> {
-    let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
+    let file = File::open(path).map_err(|error| RestoreError::Io(named(path, &error)))?;
+    let mut file = BufReader::with_capacity(BUFFER, file);
     let head = read_head(&mut file)?;
     if head.block_size != block_size {
         return Err(RestoreError::Conflict(format!(
@@ -148,6 +149,15 @@ fn take<const N: usize>(file: &mut dyn Read) -> io::Result<[u8; N]> {
 
 /// Replaces the file by the content of the index.
 pub(super) fn save(path: &Path, head: &Head, index: &KvIndex) -> io::Result<()> {
+    write(path, head, index).map_err(|error| named(path, &error))
+}
+
+/// Returns an error of the same kind that names the file.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, head: &Head, index: &KvIndex) -> io::Result<()> {
     let beside = beside(path);
     let file = OpenOptions::new()
         .write(true)
