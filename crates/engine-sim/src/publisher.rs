@@ -5,25 +5,25 @@
 //! always contains the correct batches, so that a reader can recover what it missed.
 
 mod live_stream;
-mod sockets;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use kv_events::frames;
+use kv_events::frames::ReplayForm;
 use net::Clock;
 use parking_lot::Mutex;
-use zmtp::Endpoint;
+use zmtp::{BatchForm, BatchPublisher, Endpoint, NumberedBatch, ReplayBuffer};
 
-use self::{
-    live_stream::{LiveStream, NumberedBatch},
-    sockets::Sockets,
-};
+use self::live_stream::LiveStream;
 use crate::{
+    ReplayFormat,
     config::{EventSettings, endpoint_of_rank},
     stream_action::StreamAction,
     wire::WireFormat,
 };
+
+/// Most bytes of the replay buffer, whatever the number of its batches.
+const REPLAY_BYTES: usize = 1 << 30;
 
 /// The publishing side of one rank.
 #[derive(Debug)]
@@ -32,8 +32,10 @@ pub(crate) struct RankPublisher {
     settings: EventSettings,
     clock: Clock,
     wire: WireFormat,
-    sockets: Mutex<Option<Sockets>>,
-    stream: Arc<Mutex<LiveStream>>,
+    sockets: Mutex<Option<BatchPublisher>>,
+    stream: Mutex<LiveStream>,
+    /// The last `buffer_steps` batches. Filled under the lock of the stream.
+    history: ReplayBuffer,
     /// The actual listening address.
     pub(crate) events: Endpoint,
     pub(crate) replay: Option<Endpoint>,
@@ -47,17 +49,17 @@ impl RankPublisher {
         wire: WireFormat,
         clock: Clock,
     ) -> Result<Self, net::ListenError> {
-        let stream = Arc::<Mutex<LiveStream>>::default();
+        let history = ReplayBuffer::new(settings.buffer_steps, REPLAY_BYTES);
         let events_endpoint = endpoint_of_rank(&settings.events, rank);
         let replay_endpoint = settings
             .replay
             .as_ref()
             .map(|replay| endpoint_of_rank(replay, rank));
-        let (sockets, events, replay) = Sockets::bind(
+        let (sockets, events, replay) = BatchPublisher::bind(
             &events_endpoint,
             replay_endpoint.as_ref(),
-            settings,
-            &stream,
+            form(settings),
+            &history,
         )
         .await?;
         Ok(Self {
@@ -66,7 +68,8 @@ impl RankPublisher {
             clock,
             wire,
             sockets: Mutex::new(Some(sockets)),
-            stream,
+            stream: Mutex::default(),
+            history,
             events,
             replay,
         })
@@ -81,10 +84,7 @@ impl RankPublisher {
         let batch = (stream.next_seq, payload);
         stream.next_seq += 1;
         stream.published += 1;
-        if stream.buffer.len() >= self.settings.buffer_steps {
-            stream.buffer.pop_front();
-        }
-        stream.buffer.push_back(batch.clone());
+        self.history.push(batch.clone());
         if stream.paused {
             if stream.paused_batches.len() >= self.settings.buffer_steps {
                 stream.paused_batches.pop_front();
@@ -122,25 +122,27 @@ impl RankPublisher {
     pub(crate) async fn cut(&self) {
         let sockets = self.sockets.lock().take();
         if let Some(sockets) = sockets {
-            sockets.close().await;
+            sockets.close(Duration::ZERO).await;
         }
     }
 
     /// Begins a new stream: an empty buffer, sequence 0, no faults. Replay covers everything
     /// published from here on.
     pub(crate) fn forget(&self) {
-        *self.stream.lock() = LiveStream::default();
+        let mut stream = self.stream.lock();
+        *stream = LiveStream::default();
+        self.history.clear();
     }
 
     /// Listens on the same addresses again.
     pub(crate) async fn listen_again(&self) {
         // The system may need a moment to release the ports.
         for _ in 0..200 {
-            match Sockets::bind(
+            match BatchPublisher::bind(
                 &self.events,
                 self.replay.as_ref(),
-                &self.settings,
-                &self.stream,
+                form(&self.settings),
+                &self.history,
             )
             .await
             {
@@ -187,11 +189,17 @@ impl RankPublisher {
 
     fn transmit(&self, (seq, payload): &NumberedBatch) {
         if let Some(sockets) = &*self.sockets.lock() {
-            sockets.live.send(&frames::encode_live(
-                self.settings.topic.as_bytes(),
-                *seq,
-                payload,
-            ));
+            sockets.send(*seq, payload);
         }
+    }
+}
+
+fn form(settings: &EventSettings) -> BatchForm {
+    BatchForm {
+        topic: settings.topic.clone(),
+        replay: match settings.replay_format {
+            ReplayFormat::Old => ReplayForm::Old,
+            ReplayFormat::New => ReplayForm::New,
+        },
     }
 }

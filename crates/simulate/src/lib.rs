@@ -25,11 +25,14 @@ mod fit;
 pub mod html;
 mod load;
 mod outcome;
+mod plan;
 mod random;
 mod report;
 mod run;
+mod run_all;
 mod spread;
 mod synthetic;
+mod text;
 mod trace;
 mod wire;
 
@@ -37,10 +40,13 @@ pub use cell::{Cell, FaultPlan, LostView, ReplicaPlan, SlowEngine, TracePace};
 pub use columns::{COLUMNS, Column};
 pub use fit::{FitError, FitReport, FitResult, ServedRequest, fit};
 pub use load::{infinite_hit_ratio, speedup_for};
+pub use plan::{ExperimentPlan, PlannedPace, ranges};
 pub use report::{
     CellReport, LoadSyncReport, Milliseconds, RequestReport, SimulationReport, TraceSummary,
     WorkerReport,
 };
 pub use run::{run, run_in_detail};
+pub use run_all::run_all;
 pub use synthetic::{KINDS, Parameter, Synthetic, SyntheticError, WorkloadKind};
+pub use text::{MOST_TEXT_BYTES, TextError, text_of};
 pub use trace::{Trace, TraceError, TraceRequest};

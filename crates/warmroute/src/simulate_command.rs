@@ -15,8 +15,10 @@ use std::time::Duration;
 
 pub(crate) use args::SimulateArgs;
 use engine_model::Profile;
-use routing::{Policy, RoutingSettings};
-use simulate::{Cell, FaultPlan, ReplicaPlan, SimulationReport, Trace, TracePace, TraceSummary};
+use simulate::{
+    Cell, ExperimentPlan, FaultPlan, PlannedPace, ReplicaPlan, SimulationReport, Trace, TracePace,
+    TraceSummary,
+};
 
 use self::what_if::ConfiguredRouter;
 use crate::{
@@ -115,7 +117,7 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
             trace.dropped, profile.kv_tokens
         )));
     }
-    let cells = cells(args, &trace, profile, &configured, &faults);
+    let cells = plan(args, profile, configured, faults).cells(&trace);
     Ok(SimulationReport {
         schema: SimulationReport::SCHEMA,
         trace: TraceSummary::of(args.trace.to_string(), &trace),
@@ -126,66 +128,40 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
     })
 }
 
-/// Returns every combination of engines, load, routers and policy, in this order.
-fn cells(
+/// Returns the experiments of the flags.
+fn plan(
     args: &SimulateArgs,
-    trace: &Trace,
     profile: Profile,
-    configured: &ConfiguredRouter,
-    faults: &FaultPlan,
-) -> Vec<Cell> {
-    let usual = [0.55];
-    let loads = if args.pace.load.is_empty() {
-        &usual[..]
-    } else {
-        &args.pace.load[..]
+    configured: ConfiguredRouter,
+    faults: FaultPlan,
+) -> ExperimentPlan {
+    let pace = match args.pace.speedup {
+        Some(times) => PlannedPace::Speedup(times),
+        None if args.pace.load.is_empty() => PlannedPace::Loads(vec![PlannedPace::USUAL_LOAD]),
+        None => PlannedPace::Loads(args.pace.load.clone()),
     };
-    let paces = |workers: u32| match args.pace.speedup {
-        Some(times) => vec![TracePace::faster(times)],
-        None => loads
-            .iter()
-            .map(|load| TracePace::for_load(trace, &profile, workers, *load))
-            .collect(),
-    };
-    let combinations = args.workers.iter().flat_map(|workers| {
-        let paces = paces(*workers).into_iter();
-        paces.flat_map(move |pace| {
-            args.replicas
-                .routers
-                .iter()
-                .map(move |routers| (*workers, pace, *routers))
-        })
-    });
-    let cell = |(workers, pace, routers), policy: &Policy| Cell {
+    // The plan replaces the number of engines, the speed and the number of routers.
+    let common = Cell {
         cache: configured.cache,
         event_delay: Duration::from_millis(args.events.event_delay_ms),
         event_loss: args.events.event_loss,
         wait: configured.wait,
         engine_priority: configured.engine_priority,
         replicas: ReplicaPlan {
-            routers,
             load_sync: args.replicas.load_sync,
             exchange_delay: Duration::from_millis(args.replicas.exchange_delay_ms),
             exchange_loss: args.replicas.exchange_loss,
+            ..ReplicaPlan::default()
         },
-        faults: faults.clone(),
+        faults,
         seed: args.seed,
-        ..Cell::new(
-            RoutingSettings {
-                policy: *policy,
-                ..configured.routing.clone()
-            },
-            workers,
-            pace,
-            profile,
-        )
+        ..Cell::new(configured.routing, 1, TracePace::faster(1.0), profile)
     };
-    combinations
-        .flat_map(|combination| {
-            args.policies
-                .iter()
-                .map(move |policy| (combination, policy))
-        })
-        .map(|(combination, policy)| cell(combination, policy))
-        .collect()
+    ExperimentPlan {
+        workers: args.workers.clone(),
+        pace,
+        routers: args.replicas.routers.clone(),
+        policies: args.policies.clone(),
+        common,
+    }
 }

@@ -2,18 +2,13 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
-/// A numbered batch.
-pub(super) type NumberedBatch = (u64, Bytes);
+use zmtp::NumberedBatch;
 
 /// State of the live stream.
 #[derive(Debug, Default)]
 pub(super) struct LiveStream {
     pub(super) next_seq: u64,
     pub(super) published: u64,
-    /// The last `buffer_steps` batches; the oldest goes when full.
-    pub(super) buffer: VecDeque<NumberedBatch>,
     pub(super) paused: bool,
     /// Batches paused by `pause`; at most `buffer_steps`, the oldest is lost when full.
     pub(super) paused_batches: VecDeque<NumberedBatch>,

@@ -6,25 +6,16 @@ use clap::Args;
 use engine_model::Profile;
 use kv_blocks::{BlockSize, BlockSizeError};
 use routing::{Policy, UnknownPolicy};
-use simulate::{FaultPlan, LostView, SlowEngine};
+use simulate::{
+    FaultPlan, LostView, SlowEngine,
+    ranges::{
+        LATEST_S, LONGEST_DELAY_MS, MOST_LOAD, MOST_ROUTERS, MOST_SLOWER, MOST_SPEEDUP,
+        MOST_WORKERS,
+    },
+};
 
 use super::{files::ReportOutput, trace_file::TraceSource};
 use crate::cli::NameValue;
-
-/// Largest load index: far beyond what any fleet keeps up with.
-const MOST_LOAD: f64 = 100.0;
-/// Largest speed-up.
-const MOST_SPEEDUP: f64 = 1e6;
-/// Largest speed factor between an engine and the others.
-const MOST_SLOWER: f64 = 1e3;
-/// Longest delay of an event, in ms.
-const LONGEST_DELAY_MS: u64 = 600_000;
-/// Most simulated engines.
-const MOST_WORKERS: i64 = 1024;
-/// Most simulated routers.
-const MOST_ROUTERS: i64 = 64;
-/// Longest virtual time, in seconds: a year.
-const LATEST_S: f64 = 366.0 * 86_400.0;
 
 const AFTER_HELP: &str = "Exit code: 0 with a result; 2 for a bad flag; 78 for a trace or a log that cannot be used; 1 where a file \
 cannot be written.\n\nSynthetic workloads and their parameters, the keys that --set takes, and what the figures leave out: \
@@ -43,7 +34,7 @@ pub(crate) struct SimulateArgs {
     pub(super) policies: Vec<Policy>,
     /// Numbers of engines to try, separated by commas.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8],
-          value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS))]
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_WORKERS)))]
     pub(super) workers: Vec<u32>,
     #[command(flatten)]
     pub(super) pace: PaceArgs,
@@ -112,7 +103,7 @@ pub(super) struct EventArgs {
 pub(super) struct ReplicaArgs {
     /// Numbers of routers to try, separated by commas; each request goes to one that is drawn.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1],
-          value_parser = clap::value_parser!(u32).range(1..=MOST_ROUTERS))]
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ROUTERS)))]
     pub(super) routers: Vec<u32>,
     /// The routers tell each other their load.
     #[arg(long)]

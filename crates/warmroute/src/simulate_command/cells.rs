@@ -1,12 +1,9 @@
-//! Runs experiments on all cores.
+//! Runs experiments on all cores, with their progress on a terminal.
 
 use std::{
     io::{IsTerminal, Write},
     num::NonZeroUsize,
-    sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    },
+    sync::atomic::AtomicBool,
     thread,
 };
 
@@ -14,43 +11,17 @@ use simulate::{Cell, CellReport, Trace};
 
 /// Runs every cell; the reports are in the order of the cells, whichever finishes first.
 pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
-    let threads = thread::available_parallelism()
-        .map_or(1, NonZeroUsize::get)
-        .min(cells.len());
-    let next = AtomicUsize::new(0);
-    let mut reports: Vec<Option<CellReport>> = vec![None; cells.len()];
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let progress = ProgressLine {
         cells: cells.len(),
         shown: std::io::stderr().is_terminal(),
     };
-    progress.show(0);
-    thread::scope(|scope| {
-        // Room for all reports, so that no thread waits to send.
-        let (done, inbox) = mpsc::sync_channel(cells.len());
-        for _ in 0..threads {
-            let (done, next) = (done.clone(), &next);
-            scope.spawn(move || {
-                while let Some((index, cell)) = take(next, cells) {
-                    if done.send((index, simulate::run(trace, cell))).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(done);
-        for (count, (index, report)) in inbox.iter().enumerate() {
-            reports[index] = Some(report);
-            progress.show(count + 1);
-        }
+    let never = AtomicBool::new(false);
+    let reports = simulate::run_all(trace, cells, threads, &never, &mut |done| {
+        progress.show(done);
     });
     progress.clear();
-    reports.into_iter().flatten().collect()
-}
-
-/// Returns the next cell that no thread has taken.
-fn take<'a>(next: &AtomicUsize, cells: &'a [Cell]) -> Option<(usize, &'a Cell)> {
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    cells.get(index).map(|cell| (index, cell))
+    reports
 }
 
 /// Width of the bar, in characters.
