@@ -3,6 +3,10 @@
 
 mod command;
 mod errors;
+mod kv_index;
+mod publisher;
+mod simulate;
+mod tokens;
 
 use pyo3::prelude::*;
 
@@ -10,5 +14,8 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    command::register(module)
+    command::register(module)?;
+    kv_index::register(module)?;
+    publisher::register(module)?;
+    simulate::register(module)
 }

@@ -242,10 +242,7 @@ pub struct RequestBody<'a>(BodyFields<'a>);
 
 impl<'a> RequestBody<'a> {
     /// Reads `body` as [`view()`] does. Calls `each` for every member, with its name and value.
-    pub fn read(
-        body: &'a [u8],
-        each: impl FnMut(&str, RawJson<'a>),
-    ) -> Result<Self, ViewError> {
+    pub fn read(body: &'a [u8], each: impl FnMut(&str, RawJson<'a>)) -> Result<Self, ViewError> {
         BodyFields::read(object_text(body)?, each).map(Self)
     }
 

@@ -315,9 +315,8 @@ mod tests {
 
     #[test]
     fn lists_are_equal_by_their_keys_and_by_all_that_these_say() {
-        let list = |entry: &TenantEntry| {
-            ListedKeys::new(vec![key(entry, &mut EntryParts::default())])
-        };
+        let list =
+            |entry: &TenantEntry| ListedKeys::new(vec![key(entry, &mut EntryParts::default())]);
         let first = entry("a");
         assert_eq!(list(&first), list(&first));
         let off = TenantEntry {

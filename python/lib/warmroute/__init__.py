@@ -3,7 +3,7 @@
 The command ``warmroute`` (also ``python -m warmroute``) runs the router; see docs/python.md.
 """
 
-from warmroute._native import __version__
+from warmroute._native import EventPublisher, KvIndex, __version__, simulate
 from warmroute.errors import WarmrouteError
 
-__all__ = ["WarmrouteError", "__version__"]
+__all__ = ["EventPublisher", "KvIndex", "WarmrouteError", "__version__", "simulate"]

@@ -54,9 +54,7 @@ pub(super) fn rows(
 ) -> Result<Vec<BlockRow>, String> {
     let mut rows = parsed(text)?;
     rows.retain(|row| {
-        row.lora.is_none()
-            && row.salt.is_none()
-            && model.is_none_or(|model| *row.model == *model)
+        row.lora.is_none() && row.salt.is_none() && model.is_none_or(|model| *row.model == *model)
     });
     if let Some(first) = rows.first()
         && let Some(other) = rows.iter().find(|row| row.model != first.model)

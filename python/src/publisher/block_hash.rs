@@ -25,7 +25,10 @@ pub(super) fn block_hashes(argument: &str, value: &Bound<'_, PyAny>) -> PyResult
                 "{argument} has more than {MOST_TOKENS} hashes: expected at most that"
             )));
         }
-        hashes.push(block_hash(&format!("{argument}[{}]", hashes.len()), &item?)?);
+        hashes.push(block_hash(
+            &format!("{argument}[{}]", hashes.len()),
+            &item?,
+        )?);
     }
     Ok(hashes)
 }

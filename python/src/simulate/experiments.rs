@@ -92,8 +92,7 @@ impl Experiments {
             seed: self.plan.common.seed,
             cells: run_all(&trace, &cells, threads, stop, &mut |_| ()),
         };
-        serde_json::to_string(&report)
-            .map_err(|error| SimulationError::Unusable(error.to_string()))
+        serde_json::to_string(&report).map_err(|error| SimulationError::Unusable(error.to_string()))
     }
 }
 

@@ -47,8 +47,9 @@ impl Workload {
 
     /// Returns the trace as JSON lines; a generated one has ids for blocks of this size.
     pub(super) fn text(&self, block_size: BlockSize) -> Result<String, SimulationError> {
-        let unusable =
-            |problem: String| SimulationError::Unusable(format!("trace {}: {problem}", self.name()));
+        let unusable = |problem: String| {
+            SimulationError::Unusable(format!("trace {}: {problem}", self.name()))
+        };
         match self {
             Self::File(path) => {
                 let mut bytes = Vec::new();

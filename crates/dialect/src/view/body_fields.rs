@@ -110,10 +110,7 @@ impl<'a> BodyFields<'a> {
     }
 
     /// Reads a translated body, of which only the members are walked that the translation wrote.
-    pub(super) fn read_translated(
-        text: &'a str,
-        passed_on: &PassedOn,
-    ) -> Result<Self, ViewError> {
+    pub(super) fn read_translated(text: &'a str, passed_on: &PassedOn) -> Result<Self, ViewError> {
         let (Some(begin), Some(members)) = (passed_on.begin(), passed_on.members(text)) else {
             return Self::read(text, |_, _| {});
         };

@@ -23,11 +23,7 @@ impl MemberSpans {
     }
 
     /// Reads `body`, the one in which they were found, as [`view()`](super::view()) does.
-    pub fn view<'b>(
-        &self,
-        dialect: Dialect,
-        body: &'b [u8],
-    ) -> Result<RequestView<'b>, ViewError> {
+    pub fn view<'b>(&self, dialect: Dialect, body: &'b [u8]) -> Result<RequestView<'b>, ViewError> {
         if self.length != body.len() {
             return super::view(dialect, body);
         }

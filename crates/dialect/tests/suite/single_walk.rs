@@ -39,7 +39,10 @@ fn both(chat: &[u8], passed_on: &PassedOn) -> [Result<String, ViewError>; 2] {
 fn chats(body: &[u8]) -> Vec<(Vec<u8>, PassedOn)> {
     let message = messages_to_chat(body).map(|it| (it.body, it.passed_on));
     let response = responses_view(body).map(|it| (it.chat, it.passed_on));
-    [message.ok(), response.ok()].into_iter().flatten().collect()
+    [message.ok(), response.ok()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[test]
@@ -70,7 +73,8 @@ fn neither_a_later_reader_nor_that_of_a_translation_walks_through_a_large_member
         assert!(text.contains("[1,2,3]"), "{text}");
         text.replace("[1,2,3]", "[1,2,}]").into_bytes()
     };
-    let body = br#"{"model":"m","messages":[{"role":"user","content":"a"}],"input":"a","x":[1,2,3]}"#;
+    let body =
+        br#"{"model":"m","messages":[{"role":"user","content":"a"}],"input":"a","x":[1,2,3]}"#;
     let first = view(Dialect::Chat, body).unwrap();
     let other = damaged(body);
     assert!(view(Dialect::Chat, &other).is_err());
@@ -135,8 +139,22 @@ fn a_translation_that_has_too_many_values_is_refused_as_before() {
 /// A body with names that mean something, in any order and number, and values that may be wrong.
 fn body() -> impl Strategy<Value = Value> {
     let names = prop::sample::select(vec![
-        "model", "messages", "input", "system", "stream", "tools", "tool_choice", "n", "stop",
-        "user", "metadata", "seed", "x", "prompt", "response_format", "store",
+        "model",
+        "messages",
+        "input",
+        "system",
+        "stream",
+        "tools",
+        "tool_choice",
+        "n",
+        "stop",
+        "user",
+        "metadata",
+        "seed",
+        "x",
+        "prompt",
+        "response_format",
+        "store",
     ]);
     let values = prop::sample::select(vec![
         json!("m"),

@@ -222,7 +222,10 @@ fn equal_entries_share_their_rules_and_keep_names_states_and_times_of_their_own(
     let tenants = Tenants::new(&section, TenantSecrets::default());
     let held = admit(&tenants, "a").expect("it is the first");
     assert!(admit(&tenants, "a").is_err(), "its only place is taken");
-    assert!(admit(&tenants, "b").is_ok(), "that of another tenant is not");
+    assert!(
+        admit(&tenants, "b").is_ok(),
+        "that of another tenant is not"
+    );
     drop(held);
     let table = tenants.table();
     let is_tenant = |key: &[u8]| matches!(table.verdict(Some(key), 60), KeyVerdict::Tenant(_));

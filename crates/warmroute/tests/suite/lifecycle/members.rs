@@ -667,7 +667,10 @@ fn who_registers_a_publisher_learns_of_its_address_one_word() {
         );
     }
     let reply = it.call("GET", "/services", b"").text();
-    assert!(!reply.contains("teapot of") && !reply.contains(secret), "{reply}");
+    assert!(
+        !reply.contains("teapot of") && !reply.contains(secret),
+        "{reply}"
+    );
     // The operator finds the causes in the log.
     for cause in ["event stream failed", "answered with status 418"] {
         eventually(cause, || {
