@@ -117,6 +117,8 @@ struct Poller {
     ranks: BTreeMap<u32, Target>,
     /// Counts of earlier streams, and of the outcomes of updates.
     past: SinkCounts,
+    /// Whether the last error is about an event, not about the connection or a whole answer.
+    is_error_of_events: bool,
     quarantine: Quarantine,
     state: StreamState,
     last_event_at: Option<Moment>,
@@ -141,6 +143,7 @@ impl Poller {
             status: status_sender,
             ranks: BTreeMap::new(),
             past: SinkCounts::default(),
+            is_error_of_events: false,
             quarantine: Quarantine::default(),
             state: StreamState::Connecting,
             last_event_at: None,
@@ -199,6 +202,7 @@ impl Poller {
         }
         self.state = StreamState::Connecting;
         self.past.last_error = Some(reason);
+        self.is_error_of_events = false;
         self.wait_longer();
     }
 
@@ -208,6 +212,7 @@ impl Poller {
             Ok(actions) => actions,
             Err(error) => {
                 self.past.unreadable(error.to_string());
+                self.is_error_of_events = false;
                 self.wait_longer();
                 return self.judge(1);
             }
@@ -225,6 +230,7 @@ impl Poller {
         let errors = counts.malformed - before.malformed;
         if errors > 0 {
             self.past.last_error = self.stream.last_error().map(ToString::to_string);
+            self.is_error_of_events = true;
             self.judge(errors);
         }
     }
@@ -330,7 +336,7 @@ impl Poller {
     fn fault(&self, text: String, so_far: &SinkCounts) -> StreamFault {
         StreamFault {
             text,
-            is_of_events: self.state == StreamState::Live && so_far.counts.applied > 0,
+            is_of_events: self.is_error_of_events && so_far.counts.applied > 0,
         }
     }
 

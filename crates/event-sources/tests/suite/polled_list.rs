@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use contract_id::contract;
 use event_sources::{PollSource, PollSpec, SourceHandle};
 use kv_blocks::{BlockSize, DpRank, Target, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
@@ -286,6 +287,24 @@ async fn a_server_of_another_kind_is_named() {
     );
     until(&source, "an answer", |report| report.state == "live").await;
     source.stop().await;
+}
+
+#[tokio::test]
+#[contract("S41")]
+async fn after_events_an_answer_of_another_server_is_one_word_too() {
+    for (status, body) in [(418, "a secret"), (200, "{}")] {
+        let engine = PolledEngine::start();
+        engine.reply_events(&[stored(0, 1)]);
+        let (source, index) = engine.follow(|_| {});
+        until_resident(&source, &index, TARGET, &[(1, "device")]).await;
+        engine.answers.lock().push_back((status, body.into()));
+        until(&source, "the error", |report| report.last_error.is_some()).await;
+        engine.reply_events(&[stored(1, 2)]);
+        until_resident(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
+        let told = source.reduced_report().last_error.unwrap();
+        assert!(!told.contains([' ', '/']), "{told}");
+        source.stop().await;
+    }
 }
 
 #[tokio::test]

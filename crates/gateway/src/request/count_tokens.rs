@@ -31,7 +31,7 @@ pub(super) async fn count_tokens(
     mut guard: Box<RequestGuard>,
 ) -> Response<ReplyBody> {
     let prepared = async {
-        let translator = RequestTranslator::of(
+        let mut translator = RequestTranslator::of(
             gateway.generation.translation(),
             Dialect::Messages,
             &mut call,

@@ -90,8 +90,8 @@ impl GenerationStages {
         guard: &mut RequestGuard,
     ) -> Result<RoutedRequest, ApiError> {
         let mut translated = self.translate(call, dialect).await?;
-        let (body, translator) = (translated.body.clone(), &translated.translator);
-        let mut view = translator.request_view(translated.dialect, &body)?;
+        let (body, dialect) = (translated.body.clone(), translated.dialect);
+        let mut view = translated.translator.request_view(dialect, &body)?;
         if view.model.is_empty() {
             let only = model_asked_for(&self.delivery.queue.fleet, None)?;
             view.model = only.to_string().into();

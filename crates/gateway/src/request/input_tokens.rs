@@ -72,7 +72,7 @@ pub(super) async fn input_tokens(
 impl CountSubject {
     async fn of(gateway: &Gateway, call: &mut AcceptedRequest) -> Result<Self, ApiError> {
         let stages = &gateway.generation;
-        let translator =
+        let mut translator =
             RequestTranslator::of(stages.translation(), Dialect::Responses, call).await?;
         let (dialect, chat) = translator.routing_body(call);
         let view = translator.request_view(dialect, &chat)?;

@@ -256,13 +256,15 @@ impl RequestTranslator {
         }
     }
 
-    /// Returns the view of that body, of which only what the translation wrote is walked.
+    /// Returns the view of that body, of which only what the translation wrote is walked; later ones
+    /// walk all of it.
     pub(super) fn request_view<'b>(
-        &self,
+        &mut self,
         dialect: Dialect,
         body: &'b [u8],
     ) -> Result<RequestView<'b>, ApiError> {
-        let mut view = dialect::view_of_translated(dialect, body, &self.passed_on)?;
+        let mut view =
+            dialect::view_of_translated(dialect, body, &std::mem::take(&mut self.passed_on))?;
         if self.fidelity == Fidelity::Likeness {
             view.fidelity = Fidelity::Likeness;
         }

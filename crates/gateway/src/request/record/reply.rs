@@ -193,6 +193,8 @@ impl RequestGuard {
         if !is_stored || usage.completion_tokens == 0 {
             return;
         }
+        // Its tokens count for the request that created it, also when it is read as a stream again.
+        self.reply.uncounted = 0;
         let (tenant, now) = (self.tenant_name(), self.recorder.clock.now());
         let tenant = &*tenant;
         let key = ResponseOwner { tenant, id }.key();
@@ -213,8 +215,6 @@ impl RequestGuard {
             cached: usage.cached_tokens.unwrap_or_default(),
             completion: usage.completion_tokens,
         });
-        // The events with which it came are no further tokens.
-        self.reply.uncounted = 0;
     }
 
     /// Returns the counts of all replies to the request, of which a part has these.

@@ -320,7 +320,7 @@ async fn a_body_that_is_no_request_of_its_dialect_is_refused() {
 async fn requests_without_a_reply_text_expect_no_output_tokens() {
     let test = TestGateway::new();
     let body = r#"{"model":"m","input":"a"}"#;
-    let translator = translator(&test, Dialect::Embeddings, body)
+    let mut translator = translator(&test, Dialect::Embeddings, body)
         .await
         .expect("good");
     let view = translator
