@@ -24,13 +24,13 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// It runs once in a process, on its main thread: it takes over signals, log and panic hook.
 #[pyfunction]
 fn main(py: Python<'_>, argv: Vec<OsString>) -> PyResult<u8> {
+    restore_interrupt(py)?;
     if STARTED.swap(true, Ordering::Relaxed) {
         return Err(error(
             "conflict",
             "the program has run in this process: expected one call in each, start another process",
         ));
     }
-    restore_interrupt(py)?;
     let arguments = [OsString::from(PROGRAM)].into_iter().chain(argv);
     Ok(py.detach(|| warmroute::run(arguments)).number())
 }

@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
 
 use self::worker_table::WorkerTable;
-use crate::tokens::{detached_from, token_ids};
+use crate::tokens::token_ids;
 
 /// Smallest budget that has room for anything.
 const LEAST_BUDGET: u64 = 1 << 20;
@@ -125,7 +125,7 @@ impl BlockIndex {
     ) -> PyResult<u32> {
         let (rank, tier) = (rank_of(dp_rank)?, tier_of(tier)?);
         let tokens = token_ids("tokens", tokens)?;
-        let stored = detached_from(py, tokens.len(), || {
+        let stored = py.detach(|| {
             let chain = self.chain(&tokens);
             self.with_target(worker, rank, |target| self.add(target, None, &chain, tier))
         });
@@ -163,7 +163,7 @@ impl BlockIndex {
             PyValueError::new_err(format!("keep_blocks is {keep_blocks}: expected 0 or more"))
         })?;
         let tokens = token_ids("tokens", tokens)?;
-        Ok(detached_from(py, tokens.len(), || {
+        Ok(py.detach(|| {
             let chain = self.chain(&tokens);
             let workers = self.workers.read();
             let (Some(target), Some(leaving)) = (workers.find(worker, rank), chain.get(keep..))
@@ -213,7 +213,8 @@ impl BlockIndex {
         tokens: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let tokens = token_ids("tokens", tokens)?;
-        let found = detached_from(py, tokens.len(), || {
+        // Also for few tokens: a `restore` may have to end first.
+        let found = py.detach(|| {
             let chain = self.chain(&tokens);
             let workers = self.workers.read();
             let overlaps = self
@@ -264,7 +265,7 @@ impl BlockIndex {
     /// The file is loaded as a whole or not at all.
     ///
     /// Raises:
-    ///     WarmrouteError: ``conflict`` if the index has had content, or another block size than
+    ///     WarmrouteError: ``conflict`` if something was stored since the last ``clear()`` of everything, or another block size than
     ///         the file; ``invalid_request`` if the file is damaged or of another kind.
     ///     OSError: the file cannot be read.
     fn restore(&self, py: Python<'_>, path: PathBuf) -> PyResult<u64> {

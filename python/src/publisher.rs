@@ -48,7 +48,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 ///     buffer_steps: most past batches that are kept for replay, 1 to 1000000.
 ///     buffer_bytes: most bytes of these batches, 1 to 2**40.
 ///
-/// No method waits for a reader: one that is too slow loses messages, and asks for them again. All
+/// No method but ``close`` waits for a reader: one that is too slow loses messages, and asks for them again. All
 /// methods may be called by several threads at once. Each data-parallel rank needs a publisher of
 /// its own, as in vLLM.
 ///

@@ -9,7 +9,7 @@ use pyo3::{
     types::{PyBool, PyBytes, PyMemoryView, PySequence, PyString},
 };
 
-/// Most tokens of one argument: some thirty times the longest context of today's models.
+/// Most tokens of one argument: four times a context of a million.
 pub(crate) const MOST_TOKENS: usize = 1 << 22;
 
 /// Number of tokens from which a call lets other Python threads run meanwhile. Below it the wait

@@ -68,7 +68,6 @@ def replayed(sockets: Any, publisher: EventPublisher, start: int) -> list[tuple[
         batches.append((int.from_bytes(number, "big"), payload))
 
 
-@pytest.mark.contract("DY37")
 def test_a_subscriber_gets_numbered_batches_in_the_form_of_vllm(sockets: Any, wait_for: WaitFor) -> None:
     with EventPublisher(FREE, topic="kv") as publisher:
         subscriber = sockets(zmq.SUB, publisher.endpoint)
@@ -96,7 +95,6 @@ def test_a_subscriber_gets_numbered_batches_in_the_form_of_vllm(sockets: Any, wa
     assert cleared == {"type": "AllBlocksCleared"}
 
 
-@pytest.mark.contract("DY37")
 def test_missed_batches_are_sent_again_from_any_number_on(sockets: Any) -> None:
     with EventPublisher(FREE, FREE, buffer_steps=3) as publisher:
         for number in range(5):
@@ -273,7 +271,6 @@ class Router:
         return cached
 
 
-@pytest.mark.contract("DY37")
 def test_a_router_predicts_what_was_published(programs: Programs, wait_for: WaitFor) -> None:
     prompt = list(range(100))
     with EventPublisher(FREE, FREE) as publisher:
@@ -293,7 +290,6 @@ def test_a_router_predicts_what_was_published(programs: Programs, wait_for: Wait
         predicts(0)
 
 
-@pytest.mark.contract("DY37")
 def test_the_example_feeds_a_router(programs: Programs, wait_for: WaitFor) -> None:
     example = runpy.run_path(str(EXAMPLES / "publisher.py"))
     with EventPublisher(FREE, FREE) as publisher:

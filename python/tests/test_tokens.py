@@ -22,7 +22,6 @@ def matches(stored: Any, found: Any) -> dict[tuple[str, int], int]:
     return index.find_matches(found)
 
 
-@pytest.mark.contract("DY37")
 @pytest.mark.parametrize(
     "tokens",
     [

@@ -7,6 +7,8 @@ from typing_extensions import Buffer
 _Tokens: TypeAlias = Sequence[int] | Buffer
 _BlockHash: TypeAlias = int | bytes
 
+__all__ = ["EventPublisher", "KvIndex", "__version__", "main", "simulate"]
+
 __version__: str
 
 def main(argv: list[str]) -> int: ...

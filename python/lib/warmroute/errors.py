@@ -4,7 +4,7 @@
 class WarmrouteError(Exception):
     """The router refused a call, or failed.
 
-    ``code`` is one of the codes of errors that the router sends over HTTP, such as ``no_worker``; ``message`` says
+    ``code`` is one of the codes of errors that the router sends over HTTP, such as ``conflict``; ``message`` says
     what is wrong and what was expected.
     """
 

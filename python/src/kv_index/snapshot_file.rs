@@ -9,7 +9,7 @@
 use std::{
     fs::{self, File, OpenOptions, Permissions},
     io::{self, BufReader, BufWriter, Read, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -171,6 +171,13 @@ fn write(path: &Path, head: &Head, index: &KvIndex) -> io::Result<()> {
             beside.display()
         ))
     })?;
+    if !fs::metadata(&beside)
+        .is_ok_and(|now| file.metadata().is_ok_and(|own| own.ino() == now.ino()))
+    {
+        return Err(io::Error::other(
+            "another snapshot was completed meanwhile: write it again",
+        ));
+    }
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.set_len(0)?;
     let mut out = BufWriter::with_capacity(BUFFER, file);

@@ -22,6 +22,9 @@ use super::{
     workload::Workload,
 };
 
+/// Most experiments of a call.
+const MOST_CELLS: usize = 16_384;
+
 /// Why there is no result.
 #[derive(Debug)]
 pub(super) enum SimulationError {
@@ -53,16 +56,18 @@ impl Experiments {
             None => vec![1],
         };
         let block_tokens = options.whole("trace_block_tokens", 1..=BlockSize::MAX.into())?;
+        let plan = ExperimentPlan {
+            workers,
+            pace: pace(&options)?,
+            routers,
+            policies: policy_list(policies)?,
+            common: common(&options, fewest)?,
+        };
+        check_number(&plan)?;
         Ok(Self {
             workload: Workload::of(trace)?,
             block_size: BlockSize::new(block_tokens.unwrap_or(512)).map_err(value_error)?,
-            plan: ExperimentPlan {
-                workers,
-                pace: pace(&options)?,
-                routers,
-                policies: policy_list(policies)?,
-                common: common(&options, fewest)?,
-            },
+            plan,
         })
     }
 
@@ -94,6 +99,27 @@ impl Experiments {
         };
         serde_json::to_string(&report).map_err(|error| SimulationError::Unusable(error.to_string()))
     }
+}
+
+/// Checks how many experiments the lists make together.
+fn check_number(plan: &ExperimentPlan) -> PyResult<()> {
+    let paces = match &plan.pace {
+        PlannedPace::Loads(loads) => loads.len(),
+        PlannedPace::Speedup(_) => 1,
+    };
+    let lengths = [
+        plan.workers.len(),
+        paces,
+        plan.routers.len(),
+        plan.policies.len(),
+    ];
+    let cells = lengths.into_iter().fold(1, usize::saturating_mul);
+    if cells > MOST_CELLS {
+        return Err(PyValueError::new_err(format!(
+            "workers, load, routers and policies make {cells} experiments: expected at most {MOST_CELLS}"
+        )));
+    }
+    Ok(())
 }
 
 fn policy_list(policies: &Bound<'_, PyAny>) -> PyResult<Vec<Policy>> {
