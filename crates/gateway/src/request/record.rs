@@ -230,7 +230,7 @@ impl RequestGuard {
         };
         permit.settle_tokens(used, now);
         let has_no_counts = self.reply.usage.is_none() && self.reply.uncounted == 0;
-        if let Some(key) = self.reply.response
+        if let Some(key) = self.reply.response.as_deref().copied()
             && kind == OutcomeKind::Ok
             && has_no_counts
             && permit.tenant().limits_tokens()

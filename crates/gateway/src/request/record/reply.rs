@@ -40,7 +40,7 @@ pub(super) struct ReplyRecord {
     ending: StreamEnding,
     stored_response: StoredResponse,
     /// The key of the response that the engine stores.
-    pub(super) response: Option<u128>,
+    pub(super) response: Option<Box<u128>>,
 }
 
 /// The end of a stream.
@@ -177,7 +177,7 @@ impl RequestGuard {
                 tenant: &tenant,
                 id,
             };
-            self.reply.response = Some(response.key());
+            self.reply.response = Some(Box::new(response.key()));
             self.recorder.response_affinity.record(response, home, now);
         }
         if let Some(reason) = &chunk.finish_reason {
