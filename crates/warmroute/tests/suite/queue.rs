@@ -146,12 +146,16 @@ fn a_request_over_the_queue_limit_is_refused_with_retry_after() {
 #[test]
 fn without_the_queue_every_request_is_sent_at_once() {
     let routed = RoutedFleet::with(&[SLOW], "queue: {enabled: false}\n", &[]);
-    let _long = send(&routed, "long", &streamed(long_chat("sim", LONG, 1)));
-    let _other = send(&routed, "other", &streamed(chat("sim", "hello", 1)));
-    eventually("both to be bound", || {
-        (metric(&routed.router, "warmroute_leases") == 2.0).then_some(())
+    let long = send(&routed, "long", &streamed(long_chat("sim", LONG, 1)));
+    eventually("the long prompt to be under way", || {
+        (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
+    let mut other = send(&routed, "other", &chat("sim", "hello", 1));
+    assert_eq!(other.reply().status, 200);
+    let receipt = routed.router.receipt("other");
+    assert_eq!(receipt["hold"]["reason"], Value::Null, "{receipt}");
     assert_eq!(metric(&routed.router, "warmroute_queued"), 0.0);
+    drop(long);
 }
 
 #[test]
