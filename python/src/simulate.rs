@@ -2,7 +2,6 @@
 
 mod experiments;
 mod options;
-mod router_settings;
 mod workload;
 
 use std::{

@@ -88,7 +88,7 @@ pub struct RequestView<'a> {
     pub kv: KvFields,
     /// How well `prompt` represents what the engine computes.
     pub fidelity: Fidelity,
-    /// Where its members stand in the body.
+    /// The places of its members in the body.
     pub spans: MemberSpans,
 }
 

@@ -46,6 +46,7 @@ use std::{ffi::OsString, io::Write as _};
 use clap::Parser as _;
 
 pub use exit_code::ExitCode;
+pub use simulate_command::{ConfiguredRouter, configured_router};
 
 /// The program's name where its caller does not say it.
 const PROGRAM: &str = "warmroute";

@@ -20,8 +20,9 @@ use simulate::{
     TraceSummary,
 };
 
-use self::what_if::ConfiguredRouter;
+pub use self::what_if::{ConfiguredRouter, configured_router};
 use crate::{
+    cli::NameValue,
     exit_code::ExitCode,
     output,
     settings::{BAD_CONFIGURATION, BAD_FLAG},
@@ -91,7 +92,10 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
         message,
         code: BAD_FLAG,
     };
-    let configured = what_if::configured(&args.settings).map_err(bad_flag)?;
+    let changes: Vec<_> = (args.settings.iter())
+        .map(|NameValue(key, value)| (&**key, &**value))
+        .collect();
+    let configured = configured_router(&changes, "--set").map_err(bad_flag)?;
     let faults = args.faults().map_err(bad_flag)?;
     let fitted = args.engine.fit.as_ref().map(|log| {
         let fit_error = |problem| SimulateError {

@@ -15,10 +15,10 @@ use simulate::{
     },
     run_all,
 };
+use warmroute::configured_router;
 
 use super::{
     options::{Options, number, text, values, whole},
-    router_settings::RouterSettings,
     workload::Workload,
 };
 
@@ -173,7 +173,11 @@ fn pace(options: &Options<'_, '_>) -> PyResult<PlannedPace> {
 /// Returns the conditions of all experiments. The plan replaces the number of engines, the speed and
 /// the number of routers.
 fn common(options: &Options<'_, '_>, fewest_workers: u32) -> PyResult<Cell> {
-    let settings = RouterSettings::with(&changes(options)?).map_err(PyValueError::new_err)?;
+    let changes = changes(options)?;
+    let changes: Vec<_> = (changes.iter())
+        .map(|(key, value)| (&**key, &**value))
+        .collect();
+    let settings = configured_router(&changes, "set").map_err(PyValueError::new_err)?;
     let share = |name| {
         let share = options.number(
             name,

@@ -49,7 +49,7 @@ impl<'a> BodyMembers<'a> {
     }
 }
 
-/// Where the members that were passed on stand in a translated body: behind all others. They were
+/// The places in a translated body of the members that were passed on, behind all others. They were
 /// checked where they came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PassedOn {

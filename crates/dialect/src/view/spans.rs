@@ -1,11 +1,11 @@
-//! Where the members that routing reads stand in a body.
+//! The places of the members that routing reads.
 
 use std::ops::Range;
 
 use super::{Dialect, RequestView, ViewError, body_fields::BodyFields, key::Key, object_text};
 use crate::json::RawJson;
 
-/// Where the members that routing reads stand in a body: another thread reads the same bytes with
+/// The places in a body of the members that routing reads: another thread reads the same bytes with
 /// them, without a walk.
 #[derive(Clone, Debug, Default)]
 pub struct MemberSpans {

@@ -216,7 +216,7 @@ async fn handle_route(
     let response = call_handler(gateway, route, call, guard).await;
     let drained = match rest.and_then(|rest| rest.take_unsent()) {
         Some(mut unsent) => accept::drain_body(&mut unsent, false).await,
-        // Of a route that reads no body.
+        // Some routes read no body.
         None => accept::drain_body(&mut body, expects_continue).await,
     };
     reply::close_unless(drained, response)

@@ -1,30 +1,37 @@
-//! `--set KEY=VALUE`: configures the simulated router by keys of the configuration file, with their
-//! checks.
+//! `--set KEY=VALUE`, and `set` of the Python package: configures the simulated router by keys of the
+//! configuration file, with their checks.
 
 use std::time::Duration;
 
 use config::{Override, Settings, nearest, simulated_keys};
 use routing::{CacheSource, RoutingSettings};
 
-use crate::{cli::NameValue, from_settings, settings};
+use crate::{from_settings, settings};
 
 /// The part of a router's configuration that affects a simulation.
 #[derive(Clone, Debug)]
-pub(super) struct ConfiguredRouter {
+pub struct ConfiguredRouter {
     /// Routing settings; each experiment has its own policy.
-    pub(super) routing: RoutingSettings,
+    pub routing: RoutingSettings,
     /// Whether events are followed.
-    pub(super) cache: CacheSource,
+    pub cache: CacheSource,
     /// Longest wait of a request in the queue.
-    pub(super) wait: Duration,
-    pub(super) engine_priority: bool,
+    pub wait: Duration,
+    /// Whether engines are sent a priority.
+    pub engine_priority: bool,
 }
 
-/// Returns the default configuration with `changes`; or all problems, a line each.
-pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, String> {
+/// Returns the default configuration with changes of the option `option`, each a key and its value.
+///
+/// # Errors
+/// All problems, a line each.
+pub fn configured_router(
+    changes: &[(&str, &str)],
+    option: &str,
+) -> Result<ConfiguredRouter, String> {
     let unknown: Vec<String> = changes
         .iter()
-        .filter_map(|NameValue(key, _)| refusal(key))
+        .filter_map(|(key, _)| refusal(key, option))
         .collect();
     if !unknown.is_empty() {
         return Err(unknown.join("\n"));
@@ -32,7 +39,7 @@ pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, Stri
     let set = |key: &str, value: &str| Override {
         path: key.to_owned(),
         value: value.to_owned(),
-        flag: "--set".to_owned(),
+        flag: option.to_owned(),
     };
     // With the ring off, its default, `continuum` would become another policy than the one under
     // test; with the ring on, it would be the default policy.
@@ -42,7 +49,7 @@ pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, Stri
     ];
     let overrides: Vec<_> = base
         .into_iter()
-        .chain(changes.iter().map(|NameValue(key, value)| set(key, value)))
+        .chain(changes.iter().map(|(key, value)| set(key, value)))
         .collect();
     let problems = |problems: Vec<config::Problem>| {
         problems
@@ -51,7 +58,7 @@ pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, Stri
             .collect::<Vec<_>>()
             .join("\n")
     };
-    // Without the environment: the same command line gives the same report everywhere.
+    // Without the environment: the same options give the same report everywhere.
     settings::load(None, Vec::new(), &overrides)
         .map(|settings| of(&settings))
         .map_err(problems)
@@ -70,9 +77,9 @@ fn of(settings: &Settings) -> ConfiguredRouter {
     }
 }
 
-/// Returns the message for a key that does not affect a simulation. `--policy` replaces
-/// `routing.policy`.
-fn refusal(key: &str) -> Option<String> {
+/// Returns the message for a key that does not affect a simulation. The policies of the experiments
+/// replace `routing.policy`.
+fn refusal(key: &str, option: &str) -> Option<String> {
     let keys = simulated_keys();
     if keys.iter().any(|known| known == key) {
         return None;
@@ -87,7 +94,7 @@ fn refusal(key: &str) -> Option<String> {
         None => format!("expected one of {}", keys.join(", ")),
     };
     Some(format!(
-        "--set: {key}: no key that the simulator goes by; {hint}"
+        "{option}: {key}: no key that the simulator goes by; {hint}"
     ))
 }
 
@@ -96,11 +103,7 @@ mod tests {
     use super::*;
 
     fn with(changes: &[(&str, &str)]) -> Result<ConfiguredRouter, String> {
-        let changes: Vec<_> = changes
-            .iter()
-            .map(|(key, value)| NameValue((*key).to_owned(), (*value).to_owned()))
-            .collect();
-        configured(&changes)
+        configured_router(changes, "--set")
     }
 
     #[test]
