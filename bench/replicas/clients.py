@@ -8,10 +8,11 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "conversations"))
+BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir)
+sys.path += [BENCH, os.path.join(BENCH, "conversations")]
 from chats import text_of
-
 from http_client import Cut, Refused, exchange
+
 from routers import ROUTERS
 
 # Bytes of the instructions that all conversations share, of a first question and of a later one.

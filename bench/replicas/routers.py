@@ -8,10 +8,9 @@ import sys
 import time
 
 BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir)
-sys.path.append(os.path.join(BENCH, "proxy"))
-from programs import Program
-
+sys.path += [BENCH, os.path.join(BENCH, "proxy")]
 from http_client import get_json, get_text, status_of
+from programs import Program
 
 ROUTERS, ENGINES = 3, 8
 # Longest time until a program answers, and until routers that are idle agree, in seconds.

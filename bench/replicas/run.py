@@ -21,10 +21,12 @@ import time
 
 import findings
 from clients import Load
-from http_client import get_json
 from partition import CuttableProxy
 from routers import ROUTERS, Installation, add_counters
 from tables import printed
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+from http_client import get_json
 
 REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
 # Load before the first kill, or around a partition, in seconds.

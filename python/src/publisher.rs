@@ -3,19 +3,10 @@
 
 mod block_hash;
 
-use std::time::Duration;
-
-use bytes::Bytes;
-use kv_blocks::{DpRank, HashScheme, SequenceHash};
-use kv_events::{
-    frames::ReplayForm,
-    vllm::{self, EventEncoding, WireEvent, WireHash, WireRemoved, WireStored},
+use event_publisher::{
+    ArgumentError, CreateError, PublishError, PublisherOptions, StoredBlocks, checked_name,
 };
-use net::{Clock, ListenError};
-use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
-use tokio::runtime::Runtime;
-use zmtp::{BatchForm, BatchPublisher, Endpoint, ReplayBuffer};
 
 use self::block_hash::{block_hash, block_hashes};
 use crate::{
@@ -23,11 +14,6 @@ use crate::{
     kv_index::{block_size_of, rank_of},
     tokens::{detached_from, token_ids},
 };
-
-/// Time that `close` gives to messages which subscribers have not taken yet.
-const LINGER: Duration = Duration::from_secs(1);
-/// Longest topic, medium and name of an adapter, in bytes.
-const LONGEST_NAME: usize = 256;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<EventPublisher>()
@@ -67,22 +53,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyclass(frozen, module = "warmroute")]
 #[derive(Debug)]
 pub(crate) struct EventPublisher {
-    /// Bound addresses, with the ports that the system chose.
-    endpoint: Endpoint,
-    replay_endpoint: Option<Endpoint>,
-    /// The process that created it.
-    process: u32,
-    /// `None` once it is closed.
-    running: Mutex<Option<RunningPublisher>>,
-}
-
-/// The sockets, the stream's state and the thread that serves them.
-#[derive(Debug)]
-struct RunningPublisher {
-    sockets: BatchPublisher,
-    history: ReplayBuffer,
-    next_seq: u64,
-    tasks: Runtime,
+    publisher: event_publisher::EventPublisher,
 }
 
 #[pymethods]
@@ -99,49 +70,34 @@ impl EventPublisher {
         buffer_steps: i64,
         buffer_bytes: i64,
     ) -> PyResult<Self> {
-        let events = endpoint_of("endpoint", endpoint)?;
-        let replay = replay_endpoint
-            .map(|text| endpoint_of("replay_endpoint", text))
-            .transpose()?;
-        if topic.len() > LONGEST_NAME {
-            return Err(PyValueError::new_err(format!(
-                "topic has {} bytes: expected at most {LONGEST_NAME}",
-                topic.len()
-            )));
-        }
-        let history = ReplayBuffer::new(
-            limit_of("buffer_steps", buffer_steps, 1_000_000)?,
-            limit_of("buffer_bytes", buffer_bytes, 1 << 40)?,
-        );
-        let form = BatchForm {
-            topic: topic.to_owned(),
-            replay: ReplayForm::New,
+        let options = PublisherOptions {
+            endpoint,
+            replay_endpoint,
+            topic,
+            buffer_steps,
+            buffer_bytes,
         };
-        py.detach(|| Self::bind(&events, replay.as_ref(), form, history))
-            .map_err(PyErr::from)
+        let publisher = py.detach(|| event_publisher::EventPublisher::create(&options));
+        let publisher = publisher.map_err(create_error)?;
+        Ok(Self { publisher })
     }
 
     /// The endpoint of the subscribers' socket, with the port that the system chose.
     #[getter]
     fn endpoint(&self) -> String {
-        self.endpoint.to_string()
+        self.publisher.endpoint().to_string()
     }
 
     /// The endpoint of the replay socket, or ``None``.
     #[getter]
     fn replay_endpoint(&self) -> Option<String> {
-        self.replay_endpoint.as_ref().map(ToString::to_string)
+        self.publisher.replay_endpoint().map(ToString::to_string)
     }
 
     /// The number of connections with a subscription at this moment.
     #[getter]
     fn subscribers(&self) -> PyResult<usize> {
-        self.check_process()?;
-        let running = self.running.lock();
-        running
-            .as_ref()
-            .map(|running| running.sockets.subscribers())
-            .ok_or_else(closed)
+        self.publisher.subscribers().map_err(publish_error)
     }
 
     /// Publishes that blocks can be reused from now on, and returns their hashes.
@@ -186,49 +142,29 @@ impl EventPublisher {
         lora: Option<&str>,
         dp_rank: i64,
     ) -> PyResult<Vec<u64>> {
-        let (size, rank) = (block_size_of(block_size)?, rank_of(dp_rank)?);
-        let medium = Some(checked_name("medium", medium)?);
-        let lora_name = lora.map(|lora| checked_name("lora", lora)).transpose()?;
+        let (block_size, rank) = (block_size_of(block_size)?, rank_of(dp_rank)?);
+        let medium = checked_name("medium", medium).map_err(argument_error)?;
+        let lora_name = lora
+            .map(|lora| checked_name("lora", lora))
+            .transpose()
+            .map_err(argument_error)?;
         let parent = parent
             .map(|parent| block_hash("parent", parent))
             .transpose()?;
-        let mut tokens = token_ids("tokens", tokens)?;
-        let hashes: Vec<WireHash> = match hashes {
-            Some(hashes) => block_hashes("hashes", hashes)?,
-            None => {
-                tokens.truncate(tokens.len() / size.len() * size.len());
-                let before = parent.map(WireHash::low).map(SequenceHash);
-                let before = before.or_else(|| lora.map(root_of_adapter));
-                let chain = detached_from(py, tokens.len(), || {
-                    HashScheme::default().chain(before, &tokens, size)
-                });
-                chain.into_iter().map(|hash| hash.0.into()).collect()
-            }
+        let tokens = token_ids("tokens", tokens)?;
+        let hashes = hashes
+            .map(|hashes| block_hashes("hashes", hashes))
+            .transpose()?;
+        let count = tokens.len();
+        let blocks = StoredBlocks {
+            tokens,
+            hashes,
+            parent,
+            block_size,
+            medium,
+            lora_name,
         };
-        if tokens.len() != hashes.len() * size.len() {
-            return Err(PyValueError::new_err(format!(
-                "tokens has {} tokens and hashes {} blocks: expected {} tokens, block_size for each block",
-                tokens.len(),
-                hashes.len(),
-                hashes.len() * size.len()
-            )));
-        }
-        let names: Vec<u64> = hashes.iter().map(|hash| hash.low()).collect();
-        check_unique(&names, parent.map(WireHash::low))?;
-        if !names.is_empty() {
-            let stored = WireStored {
-                hashes,
-                parent,
-                tokens,
-                block_size: size.tokens(),
-                lora_id: None,
-                lora_name,
-                medium,
-                extra_keys: None,
-            };
-            self.publish(py, &WireEvent::Stored(stored), rank)?;
-        }
-        Ok(names)
+        detached_from(py, count, || self.publisher.stored(blocks, rank)).map_err(publish_error)
     }
 
     /// Publishes that blocks have left a medium.
@@ -251,16 +187,12 @@ impl EventPublisher {
         dp_rank: i64,
     ) -> PyResult<()> {
         let rank = rank_of(dp_rank)?;
-        let medium = Some(checked_name("medium", medium)?);
+        let medium = checked_name("medium", medium).map_err(argument_error)?;
         let hashes = block_hashes("hashes", hashes)?;
-        if hashes.is_empty() {
-            return Ok(());
-        }
-        self.publish(
-            py,
-            &WireEvent::Removed(WireRemoved { hashes, medium }),
-            rank,
-        )
+        detached_from(py, hashes.len(), || {
+            self.publisher.removed(hashes, medium, rank)
+        })
+        .map_err(publish_error)
     }
 
     /// Publishes that the engine's whole cache is empty.
@@ -273,20 +205,13 @@ impl EventPublisher {
     ///     WarmrouteError: as ``stored``.
     #[pyo3(signature = (dp_rank = 0))]
     fn cleared(&self, py: Python<'_>, dp_rank: i64) -> PyResult<()> {
-        self.publish(py, &WireEvent::Cleared, rank_of(dp_rank)?)
+        let rank = rank_of(dp_rank)?;
+        detached_from(py, 0, || self.publisher.cleared(rank)).map_err(publish_error)
     }
 
     /// Stops listening; readers have a second to take what was published. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.check_process()?;
-        py.detach(|| {
-            let running = self.running.lock().take();
-            if let Some(RunningPublisher { sockets, tasks, .. }) = running {
-                tasks.block_on(sockets.close(LINGER));
-                tasks.shutdown_timeout(LINGER);
-            }
-        });
-        Ok(())
+        py.detach(|| self.publisher.close()).map_err(publish_error)
     }
 
     fn __enter__(publisher: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -299,157 +224,28 @@ impl EventPublisher {
     }
 
     fn __repr__(&self) -> String {
-        format!("EventPublisher({:?})", self.endpoint.to_string())
+        format!("EventPublisher({:?})", self.endpoint())
     }
 }
 
-impl EventPublisher {
-    fn bind(
-        events: &Endpoint,
-        replay: Option<&Endpoint>,
-        form: BatchForm,
-        history: ReplayBuffer,
-    ) -> Result<Self, BindError> {
-        let tasks = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("warmroute-events")
-            .enable_all()
-            .build()
-            .map_err(BindError::NoThread)?;
-        let bound = tasks.block_on(BatchPublisher::bind(events, replay, form, &history));
-        let (sockets, endpoint, replay_endpoint) = bound.map_err(BindError::Listen)?;
-        Ok(Self {
-            endpoint,
-            replay_endpoint,
-            process: std::process::id(),
-            running: Mutex::new(Some(RunningPublisher {
-                sockets,
-                history,
-                next_seq: 0,
-                tasks,
-            })),
-        })
-    }
+fn argument_error(error: ArgumentError) -> PyErr {
+    PyValueError::new_err(error.0)
+}
 
-    fn publish(&self, py: Python<'_>, event: &WireEvent, rank: DpRank) -> PyResult<()> {
-        self.check_process()?;
-        let tokens = match event {
-            WireEvent::Stored(stored) => stored.tokens.len(),
-            WireEvent::Removed(removed) => removed.hashes.len(),
-            WireEvent::Cleared => 0,
-        };
-        detached_from(py, tokens, || {
-            let ts = Clock::system().unix_ms() as f64 / 1e3;
-            let events = std::slice::from_ref(event);
-            let payload = vllm::encode(ts, Some(rank.0), events, EventEncoding::CURRENT);
-            let payload = Bytes::from(payload);
-            let mut running = self.running.lock();
-            let running = running.as_mut()?;
-            let seq = running.next_seq;
-            running.next_seq += 1;
-            running.history.push((seq, payload.clone()));
-            running.sockets.send(seq, &payload);
-            Some(())
-        })
-        .ok_or_else(closed)
+fn create_error(error: CreateError) -> PyErr {
+    match error {
+        CreateError::Argument(error) => argument_error(error),
+        CreateError::NoThread(error) => error.into(),
+        CreateError::InUse(error) => errors::error("conflict", error.to_string()),
+        CreateError::Unusable(error) => errors::error("invalid_request", error.to_string()),
     }
+}
 
-    /// Checks that this is the process that created the publisher: a child has neither the thread
-    /// nor, perhaps, the locks. It is called before any lock is taken.
-    fn check_process(&self) -> PyResult<()> {
-        let own = std::process::id();
-        if own == self.process {
-            return Ok(());
+fn publish_error(error: PublishError) -> PyErr {
+    match error {
+        PublishError::Argument(error) => argument_error(error),
+        PublishError::Closed | PublishError::Forked { .. } => {
+            errors::error("conflict", error.to_string())
         }
-        Err(errors::error(
-            "conflict",
-            format!(
-                "this EventPublisher belongs to process {} and does not survive the fork into process {own}: create \
-                 one after the fork",
-                self.process
-            ),
-        ))
-    }
-}
-
-impl Drop for EventPublisher {
-    fn drop(&mut self) {
-        let running = self.running.get_mut().take();
-        if std::process::id() != self.process {
-            // The threads that its end would wait for exist in the parent only.
-            std::mem::forget(running);
-        } else if let Some(RunningPublisher { sockets, tasks, .. }) = running {
-            drop(sockets);
-            tasks.shutdown_background();
-        }
-    }
-}
-
-/// Why a publisher could not start.
-#[derive(Debug)]
-enum BindError {
-    NoThread(std::io::Error),
-    Listen(ListenError),
-}
-
-impl From<BindError> for PyErr {
-    fn from(error: BindError) -> Self {
-        match error {
-            BindError::NoThread(error) => error.into(),
-            BindError::Listen(error @ ListenError::Taken { .. }) => {
-                errors::error("conflict", error.to_string())
-            }
-            BindError::Listen(error) => errors::error("invalid_request", error.to_string()),
-        }
-    }
-}
-
-fn closed() -> PyErr {
-    errors::error(
-        "conflict",
-        "this EventPublisher is closed: create another one",
-    )
-}
-
-fn endpoint_of(argument: &str, text: &str) -> PyResult<Endpoint> {
-    text.parse::<Endpoint>()
-        .map_err(|error| PyValueError::new_err(format!("{argument}: {error}")))
-}
-
-fn limit_of(argument: &str, value: i64, most: i64) -> PyResult<usize> {
-    usize::try_from(value)
-        .ok()
-        .filter(|_| (1..=most).contains(&value))
-        .ok_or_else(|| {
-            PyValueError::new_err(format!("{argument} is {value}: expected 1 to {most}"))
-        })
-}
-
-fn checked_name(argument: &str, name: &str) -> PyResult<String> {
-    if (1..=LONGEST_NAME).contains(&name.len()) {
-        return Ok(name.to_owned());
-    }
-    Err(PyValueError::new_err(format!(
-        "{argument} has {} bytes: expected 1 to {LONGEST_NAME}",
-        name.len()
-    )))
-}
-
-/// Returns what stands before the first block of a prompt with an adapter, so that its blocks have
-/// other hashes than those of the same tokens without it.
-fn root_of_adapter(lora: &str) -> SequenceHash {
-    let bytes: Vec<u32> = lora.bytes().map(u32::from).collect();
-    SequenceHash(HashScheme::default().block_hash(&bytes).0)
-}
-
-/// A reader ignores an event that names a block twice, so it must not be published.
-fn check_unique(names: &[u64], parent: Option<u64>) -> PyResult<()> {
-    let mut sorted: Vec<_> = names.iter().copied().chain(parent).collect();
-    sorted.sort_unstable();
-    match sorted.array_windows().find(|[one, next]| one == next) {
-        None => Ok(()),
-        Some([twice, _]) => Err(PyValueError::new_err(format!(
-            "hashes and parent name the block {twice} twice: expected a hash for each block"
-        ))),
     }
 }

@@ -1,26 +1,23 @@
 //! `simulate()`: compares routing policies on a workload, as `warmroute simulate --json` does.
 
+mod closed_loop;
 mod experiments;
 mod options;
 mod workload;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{self, RecvTimeoutError},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+    mpsc::{self, RecvTimeoutError},
 };
 
-use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
 
 use self::experiments::{Experiments, SimulationError};
-use crate::errors;
-
-/// Time between two looks for a signal such as Ctrl-C.
-const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+use crate::{
+    errors,
+    signals::{self, SIGNAL_CHECK},
+};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run_simulation, module)?)
@@ -53,6 +50,18 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 ///         virtual time, such as ``{"w1": 30.0}``.
 ///     seed: another number settles ties and loses messages differently; 1.
 ///     trace_block_tokens: tokens that one of the trace's ``hash_ids`` stands for; 512.
+///     model: the model of the requests for which the trace names none: its settings are those of
+///         ``routing.models``.
+///     sessions: number of sessions of the trace, 1 to 100000, that run at the same time, or a list: a
+///         session's next request comes a while after its last reply, and when a session ends the
+///         next one begins. Not together with ``load``, ``speedup`` or one of the next two.
+///     capacity_ratio: the same with as many sessions as need so many times the tokens that all caches
+///         hold, above 0 to 100, or a list.
+///     find_sessions: the same with the most sessions at which 95 % of the first tokens come within a
+///         time, which are searched for: ``{"ttft_ms": 2000}``.
+///     warm_up_s, measured_s: seconds of a closed loop that only warm the caches, and that are
+///         measured after them; 900 and 3600.
+///     tail_s: makes pauses of a minute and more a minute and a drawn time with this mean.
 ///
 /// Returns:
 ///     The dict of ``warmroute.simulation/1``: ``trace``, ``profile``, ``seed`` and ``cells``, one for
@@ -86,24 +95,20 @@ fn run_simulation<'py>(
         // Without a receiver, the call has ended by a signal.
         let _ = done.send(experiments.run(&stopped));
     })?;
-    // A receiver alone cannot be lent to a closure without the interpreter's lock.
-    let result = Mutex::new(result);
-    loop {
-        match py.detach(|| result.lock().recv_timeout(SIGNAL_CHECK)) {
-            Ok(Ok(report)) => return py.import("json")?.call_method1("loads", (report,)),
-            Ok(Err(error)) => return Err(error.into()),
-            Err(RecvTimeoutError::Timeout) => {
-                if let Err(signal) = py.check_signals() {
-                    stop.store(true, Ordering::Relaxed);
-                    return Err(signal);
-                }
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(errors::error(
-                    "internal",
-                    "the simulation broke off; its error is on stderr",
-                ));
-            }
+    let report = signals::wait(py, move || match result.recv_timeout(SIGNAL_CHECK) {
+        Ok(report) => Some(Some(report)),
+        Err(RecvTimeoutError::Disconnected) => Some(None),
+        Err(RecvTimeoutError::Timeout) => None,
+    });
+    match report {
+        Ok(Some(report)) => py.import("json")?.call_method1("loads", (report?,)),
+        Ok(None) => Err(errors::error(
+            "internal",
+            "the simulation broke off; its error is on stderr",
+        )),
+        Err(signal) => {
+            stop.store(true, Ordering::Relaxed);
+            Err(signal)
         }
     }
 }

@@ -3,14 +3,14 @@
 //! Buffers are copied, not borrowed: another thread may write to a buffer while the interpreter's
 //! lock is released, and a copy of a prompt costs less than its hashes.
 
+/// Most tokens of one argument.
+pub(crate) use event_publisher::MOST_TOKENS;
 use pyo3::{
+    buffer::PyUntypedBuffer,
     exceptions::{PyTypeError, PyValueError},
     prelude::*,
-    types::{PyBool, PyBytes, PyMemoryView, PySequence, PyString},
+    types::{PyBool, PyBytes, PyList, PyMemoryView, PySequence, PyString, PyTuple},
 };
-
-/// Most tokens of one argument: four times a context of a million.
-pub(crate) const MOST_TOKENS: usize = 1 << 22;
 
 /// Number of tokens from which a call lets other Python threads run meanwhile. Below it the wait
 /// for the interpreter's lock would be longer than the work.
@@ -29,14 +29,24 @@ const EXPECTED: &str = "a sequence of integers from 0 to 4294967295, bytes of na
 /// `TypeError` for a value of another kind; `ValueError` for an id out of range, a buffer of another
 /// layout, and more than [`MOST_TOKENS`] ids.
 pub(crate) fn token_ids(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    if let Ok(list) = value.cast_exact::<PyList>() {
+        within_limit(argument, list.len())?;
+        // The `__index__` of an item may change the list.
+        return of_tuple(argument, &list.to_tuple());
+    }
+    if let Ok(tuple) = value.cast_exact::<PyTuple>() {
+        return of_tuple(argument, tuple);
+    }
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return of_bytes(argument, bytes.as_bytes());
     }
     if value.is_instance_of::<PyString>() {
         return Err(wrong_type(argument, value));
     }
-    if let Ok(view) = PyMemoryView::from(value) {
-        return of_buffer(argument, &view);
+    if let Ok(buffer) = buffer_of(value) {
+        let tokens = of_buffer(argument, value, &buffer);
+        buffer.release(value.py());
+        return tokens;
     }
     if value.is_instance_of::<PySequence>() {
         return of_items(argument, value);
@@ -69,19 +79,26 @@ fn of_bytes(argument: &str, bytes: &[u8]) -> PyResult<Vec<u32>> {
     Ok(words.iter().map(|word| u32::from_ne_bytes(*word)).collect())
 }
 
-fn of_buffer(argument: &str, view: &Bound<'_, PyMemoryView>) -> PyResult<Vec<u32>> {
-    let format: String = view.getattr("format")?.extract()?;
-    let dimensions: usize = view.getattr("ndim")?.extract()?;
-    let item_bytes: usize = view.getattr("itemsize")?.extract()?;
-    let is_contiguous: bool = view.getattr("c_contiguous")?.extract()?;
-    let bytes: usize = view.getattr("nbytes")?.extract()?;
+/// Returns the buffer of `value`. Some have no strides, such as those of ctypes; a view of them has.
+fn buffer_of(value: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    PyUntypedBuffer::get(value)
+        .or_else(|_| PyUntypedBuffer::get(PyMemoryView::from(value)?.as_any()))
+}
+
+fn of_buffer(
+    argument: &str,
+    value: &Bound<'_, PyAny>,
+    buffer: &PyUntypedBuffer,
+) -> PyResult<Vec<u32>> {
+    let format = buffer.format().to_string_lossy();
+    let (dimensions, item_bytes) = (buffer.dimensions(), buffer.item_size());
     let Some(is_signed) = signedness(&format).filter(|_| item_bytes == TOKEN_BYTES) else {
         return Err(PyTypeError::new_err(format!(
             "{argument} is a buffer of format {format:?} with items of {item_bytes} bytes: expected native 32-bit \
              integers ('I'), for example array.array('I', ...) or numpy.asarray(..., dtype=numpy.uint32)"
         )));
     };
-    if dimensions != 1 || !is_contiguous {
+    if dimensions != 1 || !buffer.is_c_contiguous() {
         let form = if dimensions == 1 {
             "has gaps between its items".to_owned()
         } else {
@@ -92,9 +109,16 @@ fn of_buffer(argument: &str, view: &Bound<'_, PyMemoryView>) -> PyResult<Vec<u32
              numpy.ascontiguousarray(...).ravel()"
         )));
     }
-    within_limit(argument, bytes / TOKEN_BYTES)?;
-    let copied = view.call_method0("tobytes")?;
-    let tokens = of_bytes(argument, copied.cast::<PyBytes>()?.as_bytes())?;
+    within_limit(argument, buffer.len_bytes() / TOKEN_BYTES)?;
+    // It takes `>` for the native order of bytes, which is why `signedness` comes first.
+    let tokens = match buffer.as_typed::<u32>() {
+        Ok(aligned) => aligned.to_vec(value.py())?,
+        // Signed items, ones that are not aligned, and formats that name the byte order.
+        Err(_) => {
+            let copied = PyMemoryView::from(value)?.call_method0("tobytes")?;
+            of_bytes(argument, copied.cast::<PyBytes>()?.as_bytes())?
+        }
+    };
     match tokens
         .iter()
         .position(|token| is_signed && *token > i32::MAX.unsigned_abs())
@@ -123,21 +147,33 @@ fn signedness(format: &str) -> Option<bool> {
     }
 }
 
+fn of_tuple(argument: &str, tuple: &Bound<'_, PyTuple>) -> PyResult<Vec<u32>> {
+    within_limit(argument, tuple.len())?;
+    let mut tokens = Vec::with_capacity(tuple.len());
+    for item in tuple.iter_borrowed() {
+        tokens.push(of_item(argument, tokens.len(), &item)?);
+    }
+    Ok(tokens)
+}
+
 fn of_items(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let mut tokens = Vec::new();
     for item in value.try_iter()? {
-        let item = item?;
-        let at = tokens.len();
-        within_limit(argument, at + 1)?;
-        if item.is_instance_of::<PyBool>() {
-            return Err(wrong_item(argument, at, &item));
-        }
-        tokens.push(
-            item.extract::<u32>()
-                .map_err(|error| item_error(argument, at, &item, error))?,
-        );
+        within_limit(argument, tokens.len() + 1)?;
+        tokens.push(of_item(argument, tokens.len(), &item?)?);
     }
     Ok(tokens)
+}
+
+fn of_item(argument: &str, at: usize, item: &Bound<'_, PyAny>) -> PyResult<u32> {
+    let token = item
+        .extract::<u32>()
+        .map_err(|error| item_error(argument, at, item, error))?;
+    // `False` and `True` are integers of Python.
+    if token <= 1 && item.is_instance_of::<PyBool>() {
+        return Err(wrong_item(argument, at, item));
+    }
+    Ok(token)
 }
 
 fn within_limit(argument: &str, tokens: usize) -> PyResult<()> {

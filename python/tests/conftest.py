@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,9 @@ from typing import Any, TypeVar
 import pytest
 
 T = TypeVar("T")
+
+# Programs that a test interrupts must not inherit that SIGINT is ignored, as it is in a background job of a shell.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # For what a loaded machine may need; no test passes because a time is over.
 LONGEST_WAIT = 120.0
@@ -117,6 +122,24 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
     yield started
     for program in started.running:
         program.close()
+
+
+@pytest.fixture
+def nats_server(programs: Programs) -> str:
+    """The URL of a NATS server with JetStream."""
+    program = shutil.which("nats-server")
+    if program is None:
+        assert os.environ.get("CI") != "true", "there is no nats-server, and CI requires it"
+        pytest.skip("there is no nats-server")
+    store = str(programs.folder / "jetstream")
+    server = programs.start_program([program, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store])
+
+    def port() -> str | None:
+        found = re.search(r"Listening for client connections on 127\.0\.0\.1:(\d+)", server.stderr())
+        return found and found[1]
+
+    eventually("ready server", lambda: "Server is ready" in server.stderr() or None)
+    return f"nats://127.0.0.1:{eventually('port', port)}"
 
 
 @pytest.fixture

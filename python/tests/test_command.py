@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -181,12 +180,12 @@ def test_the_command_lines_for_several_replicas_run(
     programs: Programs,
     get_json: Callable[[str], Any],
     wait_for: Callable[[str, Callable[[], Any]], Any],
+    nats_server: str,
     count: int,
 ) -> None:
-    server = start_nats_server(programs, wait_for)
     engine = programs.start_engine()
     flags = ["--router-mode", "kv", "--port", "0", "--router-replica-sync"]
-    routers = [start_frontend(programs, engine, *flags, NATS_SERVER=server) for _ in range(count)]
+    routers = [start_frontend(programs, engine, *flags, NATS_SERVER=nats_server) for _ in range(count)]
 
     def all_know_each_other() -> bool | None:
         for router in routers:
@@ -210,19 +209,3 @@ def start_frontend(programs: Programs, engine: str, *flags: str, **env: str) -> 
         **env,
     )
     return router.read_ready_line()
-
-
-def start_nats_server(programs: Programs, wait_for: Callable[[str, Callable[[], Any]], Any]) -> str:
-    """Starts a NATS server with JetStream, and returns its URL."""
-    program = shutil.which("nats-server")
-    if program is None:
-        pytest.skip("there is no nats-server")
-    store = str(programs.folder / "jetstream")
-    server = programs.start_program([program, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store])
-
-    def port() -> str | None:
-        found = re.search(r"Listening for client connections on 127\.0\.0\.1:(\d+)", server.stderr())
-        return found and found[1]
-
-    wait_for("ready server", lambda: "Server is ready" in server.stderr() or None)
-    return f"nats://127.0.0.1:{wait_for('port', port)}"

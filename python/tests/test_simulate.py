@@ -52,6 +52,28 @@ def test_without_options_the_defaults_are_those_of_the_command(programs: Program
     assert simulate(CHAT, "warm", 2) == json.loads(end.stdout)
 
 
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (["--sessions", "2,4"], {"sessions": [2, 4]}),
+        (["--capacity-ratio", "0.5", "--tail-s", "30"], {"capacity_ratio": 0.5, "tail_s": 30}),
+        (["--find-sessions", "ttft_ms=2000"], {"find_sessions": {"ttft_ms": 2000}}),
+    ],
+)
+def test_a_closed_loop_has_the_report_of_the_command(
+    flags: list[str], options: dict[str, Any], programs: Programs
+) -> None:
+    agents = "synthetic:agents?runs=20"
+    end = programs.run(
+        *["-m", "warmroute", "simulate", "--json", "--trace", agents, "--policy", "warm,lmetric"],
+        *["--workers", "1", "--profile", "toy", "--warm-up-s", "60", "--measured-s", "300", *flags],
+    )
+    assert end.returncode == 0, end.stderr
+    report = simulate(agents, ["warm", "lmetric"], 1, profile="toy", warm_up_s=60, measured_s=300, **options)
+    assert report == json.loads(end.stdout)
+    assert all(cell["sessions"]["turns_per_minute"] > 0 for cell in report["cells"])
+
+
 def test_a_file_is_read_as_a_path_or_as_text(tmp_path: Path, programs: Programs) -> None:
     file = tmp_path / "trace.jsonl"
     end = programs.run("-m", "warmroute", "simulate", "--trace", CHAT, "--write-trace", str(file))
@@ -97,6 +119,21 @@ def test_a_faster_trace_has_later_first_tokens() -> None:
         ({"slow": {"w1": 0}}, ValueError, r"slow is 0: expected an engine and a number from 0\.001"),
         ({"forget": {"w1": -1}}, ValueError, "forget is -1"),
         ({"trace_block_tokens": 0}, ValueError, "trace_block_tokens is 0"),
+        ({"model": 7}, TypeError, "model is 7 of type int: expected a str"),
+        ({"set": {"routing.models.m.temperature": 1}}, ValueError, "set: routing.models.m: no request of the trace"),
+        (
+            {"set": {"routing.models.m.temperature": 1}, "model": "n"},
+            ValueError,
+            "set: routing.models.m: no request of the trace is of such a model: .* or model for all requests",
+        ),
+        ({"sessions": 0}, ValueError, "sessions is 0: expected a whole number from 1 to 100000"),
+        ({"sessions": 2, "load": 0.5}, ValueError, "a closed loop has no load"),
+        ({"sessions": 2, "capacity_ratio": 1}, ValueError, "several are given: expected one of them"),
+        ({"capacity_ratio": 0}, ValueError, "capacity_ratio is 0: expected a number above 0"),
+        ({"find_sessions": 2000}, TypeError, "find_sessions is 2000 of type int: expected a dict"),
+        ({"find_sessions": {"ttft": 2000}}, ValueError, "find_sessions is a dict with other keys"),
+        ({"find_sessions": {"ttft_ms": 0}}, ValueError, "find_sessions is 0: expected a whole number from 1"),
+        ({"measured_s": 60}, ValueError, "are for closed loops"),
     ],
 )
 def test_a_bad_option_is_named(options: dict[str, Any], error: type[Exception], said: str) -> None:

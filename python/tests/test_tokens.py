@@ -29,6 +29,7 @@ def matches(stored: Any, found: Any) -> dict[tuple[str, int], int]:
         pytest.param(array.array("I", TOKENS), id="array"),
         pytest.param(array.array("I", TOKENS).tobytes(), id="bytes"),
         pytest.param(memoryview(array.array("I", TOKENS)), id="memoryview"),
+        pytest.param(memoryview(b"\0" + array.array("I", TOKENS).tobytes())[1:].cast("I"), id="unaligned-memoryview"),
         pytest.param((ctypes.c_uint32 * len(TOKENS))(*TOKENS), id="ctypes"),
         pytest.param(numpy.array(TOKENS, dtype=numpy.uint32), id="numpy"),
         pytest.param(list(numpy.array(TOKENS, dtype=numpy.uint64)), id="list-of-numpy-scalars"),
@@ -105,9 +106,30 @@ def test_a_buffer_of_the_other_byte_order_is_refused() -> None:
 
 def test_more_tokens_than_any_prompt_has_are_refused() -> None:
     many = 2**22 + 1
-    for tokens in (bytes(4 * many), numpy.zeros(many, dtype=numpy.uint32), range(many)):
+    for tokens in (bytes(4 * many), numpy.zeros(many, dtype=numpy.uint32), range(many), [1] * many, (1,) * many):
         with pytest.raises(ValueError, match="expected at most 4194304"):
             KvIndex(block_size=1).find_matches(tokens)
+
+
+def test_a_list_that_an_item_changes_is_read_as_it_was() -> None:
+    tokens: list[Any] = []
+
+    class Clearing:
+        def __index__(self) -> int:
+            tokens.clear()
+            return 3
+
+    tokens += [1, 2, Clearing(), 4, 5, 6]
+    assert matches(SMALL, tokens) == {("w1", 0): 6}
+    assert tokens == []
+
+
+def test_a_list_with_an_iterator_of_its_own_has_the_tokens_of_that() -> None:
+    class Doubled(list[int]):
+        def __iter__(self) -> Any:
+            return (2 * token for token in list.__iter__(self))
+
+    assert matches([2, 4, 6], Doubled([1, 2, 3])) == {("w1", 0): 3}
 
 
 def test_an_error_of_an_item_itself_is_not_hidden() -> None:

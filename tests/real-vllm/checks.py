@@ -13,19 +13,26 @@ from workload import chat, drive, sentence, sessions
 SETTLE_S = 5.0
 
 
-class Bench:
-    """State shared by the parts: the engines, the program under test and the table."""
+class Table:
+    """The rows of the result."""
 
-    def __init__(self, program, engines, folder, tokens, quick):
-        self.program, self.engines, self.folder, self.tokens, self.quick = program, engines, folder, tokens, quick
+    def __init__(self):
         self.rows = []
 
     def row(self, what, value, wanted, holds):
         self.rows.append({"what": what, "value": value, "wanted": wanted, "holds": bool(holds)})
         print(f"{'ok  ' if holds else 'MISS'} {what}: {value} (wanted: {wanted})", flush=True)
 
-    def router(self, *flags):
-        return Router(self.program, self.engines, self.folder, *flags)
+
+class Bench:
+    """State shared by the parts: the engines, the program under test and the table."""
+
+    def __init__(self, program, engines, folder, tokens, quick, table):
+        self.program, self.engines, self.folder, self.tokens, self.quick = program, engines, folder, tokens, quick
+        self.row = table.row
+
+    def router(self, *flags, settings=None):
+        return Router(self.program, self.engines, self.folder, *flags, settings=settings)
 
     def reset_caches(self):
         """Empties the engines' caches. The event is sent with the next step, so each engine computes one token."""
@@ -177,27 +184,37 @@ def settled(router, requests, limit=10):
         time.sleep(0.05)
 
 
+def ideal_pin(bench):
+    """Pins each system prompt to one engine."""
+    names = [engine.name for engine in bench.engines]
+    return lambda session: names[session.system_number % len(names)]
+
+
+def measured_round(bench, flags, pin, number):
+    """Returns the engines' own hit rate in a round of sessions, the mean TTFT in ms, and the number of errors."""
+    bench.reset_caches()
+    with bench.router(*flags) as router:
+        before = bench.counters()
+        answers = drive(router.data, sessions(20, 5, seed=100 + number), 4, seed=number, pin=pin)
+        rate = bench.hit_rate(before)
+    times = [answer.ttft_ms for answer in answers if answer.ttft_ms is not None]
+    errors = sum(answer.error is not None for answer in answers)
+    return rate, sum(times) / max(len(times), 1), errors
+
+
 def hit_rates(bench):
     """The engines' own hit rate: round robin, the router's default, and each system prompt pinned to one engine."""
-    names = [engine.name for engine in bench.engines]
-
-    def sticky(session):
-        return names[session.system_number % len(names)]
-
-    policies = {"round_robin": (["--policy", "round_robin"], None), "warm": ([], None), "ideal sticky": ([], sticky)}
+    pinned = ideal_pin(bench)
+    policies = {"round_robin": (["--policy", "round_robin"], None), "warm": ([], None), "ideal sticky": ([], pinned)}
     rounds = 1 if bench.quick else 3
     rates, ttfts, errors = {name: [] for name in policies}, {name: [] for name in policies}, 0
     for number in range(rounds):
         for name, (flags, pin) in policies.items():
-            bench.reset_caches()
-            with bench.router(*flags) as router:
-                before = bench.counters()
-                answers = drive(router.data, sessions(20, 5, seed=100 + number), 4, seed=number, pin=pin)
-                rates[name].append(bench.hit_rate(before))
-                times = [answer.ttft_ms for answer in answers if answer.ttft_ms is not None]
-                ttfts[name].append(sum(times) / max(len(times), 1))
-                errors += sum(answer.error is not None for answer in answers)
-                print(f"   {name}: hit rate {rates[name][-1]:.3f}, mean TTFT {ttfts[name][-1]:.0f} ms", flush=True)
+            rate, ttft, failed = measured_round(bench, flags, pin, number)
+            rates[name].append(rate)
+            ttfts[name].append(ttft)
+            errors += failed
+            print(f"   {name}: hit rate {rate:.3f}, mean TTFT {ttft:.0f} ms", flush=True)
     mean = {name: sum(values) / rounds for name, values in rates.items()}
     shown = ", ".join(f"{name} {rate:.3f} (TTFT {sum(ttfts[name]) / rounds:.0f} ms)" for name, rate in mean.items())
     bench.row(

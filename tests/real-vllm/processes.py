@@ -91,8 +91,9 @@ class Process:
 class Engine:
     """A vLLM on loopback, its events on unix sockets: `tcp://*` would listen on every interface."""
 
-    def __init__(self, name, model, folder, blocks, core):
+    def __init__(self, name, model, folder, blocks, core, max_len=4096, flags=()):
         self.name, self.model, self.folder, self.blocks, self.core = name, model, pathlib.Path(folder), blocks, core
+        self.max_len, self.flags = max_len, flags
         self.port = free_port()
         self.http = Http(f"127.0.0.1:{self.port}")
         self.process = None
@@ -109,11 +110,11 @@ class Engine:
         }
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(self.model)]
         command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--max-model-len", "4096", "--max-num-seqs", "8", "--block-size", "32", "--enforce-eager"]
+        command += ["--max-model-len", str(self.max_len), "--max-num-seqs", "8", "--block-size", "32"]
         command += ["--num-gpu-blocks-override", str(self.blocks), "--kv-cache-memory-bytes", str(1 << 30)]
-        command += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
+        command += ["--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
         command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-        command += ["--kv-events-config", json.dumps(events)]
+        command += ["--kv-events-config", json.dumps(events), *self.flags]
         env = {
             "VLLM_CPU_OMP_THREADS_BIND": str(self.core),
             "OMP_NUM_THREADS": "1",
@@ -229,17 +230,19 @@ class Cable:
 
 
 class Router:
-    """`warmroute serve` in front of engines, with every stream live; `with` ends it."""
+    """`warmroute serve` in front of engines, with every stream live; `with` ends it. `settings`: sections of its
+    configuration."""
 
-    def __init__(self, program, engines, folder, *flags):
+    def __init__(self, program, engines, folder, *flags, settings=None):
         command = [program, "serve", "--port", "0", "--admin-listen", "127.0.0.1:0", "--print-ready", *flags]
-        if all(engine.tells_sources for engine in engines):
+        if settings is None and all(engine.tells_sources for engine in engines):
             for engine in engines:
                 command += ["-w", f"{engine.name}={engine.url}"]
         else:
             # JSON is valid YAML.
             file = pathlib.Path(folder) / "router.yaml"
-            file.write_text(json.dumps({"workers": [engine.worker for engine in engines]}))
+            workers = [engine.worker for engine in engines]
+            file.write_text(json.dumps({"workers": workers, **(settings or {})}))
             command += ["-c", str(file)]
         self.log = pathlib.Path(folder) / "router.log"
         self.process = Process("router", command, self.log, stdout=subprocess.PIPE)

@@ -17,10 +17,10 @@ WORDS = (
 
 
 class Session:
-    def __init__(self, number, system_number, turns, rng):
+    def __init__(self, number, system_number, turns, rng, system_words=420):
         self.number, self.system_number = number, system_number
         system = random.Random(1000 + system_number)
-        self.messages = [{"role": "system", "content": sentence(system, 420)}]
+        self.messages = [{"role": "system", "content": sentence(system, system_words)}]
         self.questions = [sentence(rng, rng.randint(30, 70)) for _ in range(turns)]
 
     @property
@@ -32,9 +32,9 @@ def sentence(rng, words):
     return f"{rng.randint(0, 10**9)} " + " ".join(rng.choice(WORDS) for _ in range(words))
 
 
-def sessions(count, turns, seed, systems=4):
+def sessions(count, turns, seed, systems=4, system_words=420):
     rng = random.Random(seed)
-    return [Session(number, number % systems, turns, rng) for number in range(count)]
+    return [Session(number, number % systems, turns, rng, system_words) for number in range(count)]
 
 
 class Answer:
@@ -94,9 +94,10 @@ def take_head(answer, head):
     answer.predicted = None if predicted is None else int(predicted)
 
 
-def drive(address, sessions, clients, seed=1, pin=None, on_answer=None):
+def drive(address, sessions, clients, seed=1, pin=None, on_answer=None, all_streamed=False):
     """Drives all sessions to their end, `clients` at a time; a session's turns follow each other, those of different
-    sessions mix. `pin` maps a session to the worker it is sent to. Returns the answers."""
+    sessions mix. `pin` maps a session to the worker it is sent to. Every other turn is streamed, or all. Returns the
+    answers."""
     answers, lock, idle, rng = [], threading.Lock(), list(sessions), random.Random(seed)
 
     def client():
@@ -112,7 +113,8 @@ def drive(address, sessions, clients, seed=1, pin=None, on_answer=None):
     def turn(http, session):
         session.messages.append({"role": "user", "content": session.questions.pop(0)})
         headers = {"x-warmroute-worker": pin(session)} if pin else None
-        answer = chat(http, session.messages, stream=len(session.messages) % 4 == 2, headers=headers)
+        streamed = all_streamed or len(session.messages) % 4 == 2
+        answer = chat(http, session.messages, stream=streamed, headers=headers)
         session.messages.append({"role": "assistant", "content": answer.text})
         with lock:
             answers.append(answer)

@@ -1,5 +1,7 @@
 //! Maintenance commands of the repository:
 //!
+//! - `c-header --write` generates the header of the C library from its functions, `c-header --check`
+//!   compares it;
 //! - `contract-status --log FILE [--check]` writes `docs/contract-status.md`, or with `--check`
 //!   compares it;
 //! - `dependencies` checks licences, bans and sources of all dependencies against `deny.toml`;
@@ -8,6 +10,7 @@
 //! - `structure [--list | --write | --setting KEY]` prints figures of the source code's structure,
 //!   or writes them into `docs/structure.md`.
 
+mod c_header;
 mod contract_ids;
 mod contract_status;
 mod dependencies;
@@ -29,10 +32,12 @@ use std::{
     process::ExitCode,
 };
 
+use c_header::{HeaderMode, c_header};
 use contract_status::{StatusMode, contract_status};
 use structure::StructureReport;
 
-const USAGE: &str = "usage: cargo xtask contract-status --log FILE [--check]
+const USAGE: &str = "usage: cargo xtask c-header --write | --check
+       cargo xtask contract-status --log FILE [--check]
        cargo xtask dependencies
        cargo xtask run-suite [--durations FILE] [--test-limit SECONDS] [--suite-limit SECONDS] PROGRAM [ARGUMENT]...
        cargo xtask sbom
@@ -42,6 +47,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
+        ["c-header", "--write"] => report("c-header", c_header(&root(), HeaderMode::Write)),
+        ["c-header", "--check"] => report("c-header", c_header(&root(), HeaderMode::Check)),
         ["contract-status", "--log", log] => report(
             "contract-status",
             contract_status(&root(), Path::new(log), StatusMode::Write),

@@ -19,14 +19,14 @@ struct AccessCollector {
 impl AdminListeners {
     /// Registers the metrics of access to these listeners and to the data listener.
     pub fn register_access(&self, data: Arc<KeyThrottle>, registry: &mut Registry) {
-        let metrics = self.metrics.iter();
-        let own = [("admin", &self.admin)]
-            .into_iter()
-            .chain(metrics.map(|metrics| ("metrics", metrics)))
+        let admin = self.admin.iter().map(|admin| ("admin", admin));
+        let metrics = self.metrics.iter().map(|metrics| ("metrics", metrics));
+        let own = admin
+            .chain(metrics)
             .map(|(name, it)| (name, Arc::clone(&it.access.wrong_tokens)));
         registry.register_collector(Box::new(AccessCollector {
             throttles: [("data", data)].into_iter().chain(own).collect(),
-            audit: self.admin.access.audit.file.clone(),
+            audit: (self.admin.as_ref()).and_then(|admin| admin.access.audit.file.clone()),
         }));
     }
 }

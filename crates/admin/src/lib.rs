@@ -34,6 +34,7 @@ mod replicas;
 mod response;
 mod response_cache;
 mod route;
+mod sessions;
 mod streams;
 mod takeover;
 mod tenants;
@@ -113,6 +114,7 @@ fn own_routes(longest: usize) -> Vec<Route> {
         ("/admin/replicas/state", get(replicas::state)),
         ("/admin/replicas/snapshot", get(replicas::snapshot)),
         ("/admin/models", get(models::list)),
+        ("/admin/sessions", get(sessions::report)),
         ("/admin/tenants", get(tenants::list)),
         ("/admin/kv-index/digest", get(kv_index_routes::digest)),
         ("/admin/kv-index/dump", get(kv_index_routes::dump)),

@@ -40,11 +40,11 @@ pub struct ProtectedListener {
     pub access: Access,
 }
 
-/// The sockets of this crate's routes.
+/// The sockets of this crate's routes; a router inside another program may have neither.
 #[derive(Debug)]
 pub struct AdminListeners {
     /// For operators: all routes.
-    pub admin: ProtectedListener,
+    pub admin: Option<ProtectedListener>,
     /// For scrapers: `/metrics` alone.
     pub metrics: Option<ProtectedListener>,
 }
@@ -68,26 +68,37 @@ const METRICS: AcceptRules = AcceptRules {
     max_connections: 64,
 };
 
-/// Serves the admin routes, and the metrics on their own listener, until `stop` is set.
-pub async fn serve(parts: AdminParts, listeners: AdminListeners, stop: watch::Receiver<bool>) {
+/// Serves the admin routes, and the metrics on their own listener, until `stop` is set. The gauges
+/// of `parts` are registered when this function returns.
+pub fn serve(
+    parts: AdminParts,
+    listeners: AdminListeners,
+    stop: watch::Receiver<bool>,
+) -> impl Future<Output = ()> + Send {
     {
         let mut registry = parts.metrics.registry.write();
         registry.register_collector(Box::new(Gauges::of(&parts)));
         registry.register_collector(Box::new(KvCollector::of(&parts)));
     }
-    let AdminListeners { mut admin, metrics } = listeners;
-    admin.access.audit.control = Some(Arc::clone(&parts.control));
-    let metrics = metrics.map(|metrics| {
-        let routes = metrics_routes(parts.metrics.clone());
-        accept_by(&METRICS, routes, metrics, stop.clone())
-    });
-    let scraped = async {
-        if let Some(metrics) = metrics {
-            metrics.await;
-        }
-    };
-    let operated = accept_by(&ADMIN, routes(parts), admin, stop);
-    tokio::join!(operated, scraped);
+    let AdminListeners { admin, metrics } = listeners;
+    async move {
+        let scraped = metrics.map(|metrics| {
+            let routes = metrics_routes(parts.metrics.clone());
+            accept_by(&METRICS, routes, metrics, stop.clone())
+        });
+        let operated = admin.map(|mut admin| {
+            admin.access.audit.control = Some(Arc::clone(&parts.control));
+            accept_by(&ADMIN, routes(parts), admin, stop)
+        });
+        tokio::join!(to_end(operated), to_end(scraped));
+    }
+}
+
+/// Serves a listener, if there is one.
+async fn to_end(served: Option<impl Future<Output = ()>>) {
+    if let Some(served) = served {
+        served.await;
+    }
 }
 
 /// Serves `routes` to callers that the listener admits, until `stop` is set. Answers are short:

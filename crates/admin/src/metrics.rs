@@ -22,7 +22,11 @@ pub struct MetricsPage {
 
 impl MetricsPage {
     /// Returns all families in the scrape format.
-    pub(crate) fn text(&self) -> Result<String, ApiError> {
+    ///
+    /// # Errors
+    ///
+    /// A family cannot be written.
+    pub fn text(&self) -> Result<String, ApiError> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry.read())
             .map_err(|_| ApiError::new(ErrorCode::Internal, "the metrics could not be written"))?;

@@ -73,31 +73,42 @@ async fn take(
 
 /// Reads an entry of `workers`, and its lease time.
 fn read(name: Option<String>, body: &[u8]) -> Result<NamedWorker, ApiError> {
-    let mut entry: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
+    let entry = serde_json::from_slice(body).map_err(|error| {
         let message = format!(
             r#"the body is no JSON object ({error}): send an entry of workers, such as {{"name": "w1", "url": "http://10.0.0.5:8000"}}"#
         );
         ApiError::new(ErrorCode::InvalidJson, message)
     })?;
-    let lease_ttl = entry
-        .remove("lease_ttl")
-        .filter(|ttl| !ttl.is_null())
-        .map(lease)
-        .transpose()?;
-    if let Some(name) = &name {
-        let own = entry.entry("name").or_insert_with(|| name.as_str().into());
-        if own.as_str() != Some(name.as_str()) {
-            let message = format!(
-                "name is {own}, and the path says {name:?}: leave it out, or send the same"
-            );
-            return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("name"));
+    NamedWorker::of_body(name, entry)
+}
+
+impl NamedWorker {
+    /// Reads the members of a body that adds a worker: an entry of `workers`, and `lease_ttl`.
+    ///
+    /// # Errors
+    ///
+    /// The lease time is none, or the entry has another name than `name`.
+    pub fn of_body(name: Option<String>, mut entry: Map<String, Value>) -> Result<Self, ApiError> {
+        let lease_ttl = entry
+            .remove("lease_ttl")
+            .filter(|ttl| !ttl.is_null())
+            .map(lease)
+            .transpose()?;
+        if let Some(name) = &name {
+            let own = entry.entry("name").or_insert_with(|| name.as_str().into());
+            if own.as_str() != Some(name.as_str()) {
+                let message = format!(
+                    "name is {own}, and the path says {name:?}: leave it out, or send the same"
+                );
+                return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("name"));
+            }
         }
+        Ok(Self {
+            name,
+            entry,
+            lease_ttl,
+        })
     }
-    Ok(NamedWorker {
-        name,
-        entry,
-        lease_ttl,
-    })
 }
 
 fn lease(value: Value) -> Result<Duration, ApiError> {
@@ -116,19 +127,25 @@ fn lease(value: Value) -> Result<Duration, ApiError> {
 }
 
 fn rejected(refused: WorkerRejection) -> Response {
-    match refused {
-        WorkerRejection::Exists(name) => {
-            let message = format!(
-                "a worker is named {name:?} already: PUT /admin/workers/{name} replaces it"
-            );
-            response::error(&ApiError::new(ErrorCode::WorkerExists, message).param("name"))
-        }
-        WorkerRejection::Forbidden(reason) => {
-            response::error(&ApiError::new(ErrorCode::DestinationForbidden, reason).param("url"))
-        }
-        WorkerRejection::Problems(problems) => {
-            let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            response::error(&ApiError::new(ErrorCode::InvalidRequest, text.join("; ")))
+    response::error(&refused.into())
+}
+
+impl From<WorkerRejection> for ApiError {
+    fn from(refused: WorkerRejection) -> Self {
+        match refused {
+            WorkerRejection::Exists(name) => {
+                let message = format!(
+                    "a worker is named {name:?} already: PUT /admin/workers/{name} replaces it"
+                );
+                Self::new(ErrorCode::WorkerExists, message).param("name")
+            }
+            WorkerRejection::Forbidden(reason) => {
+                Self::new(ErrorCode::DestinationForbidden, reason).param("url")
+            }
+            WorkerRejection::Problems(problems) => {
+                let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                Self::new(ErrorCode::InvalidRequest, text.join("; "))
+            }
         }
     }
 }

@@ -41,11 +41,16 @@ impl FromRef<AdminParts> for WorkerReporter {
 }
 
 pub(crate) async fn list(State(workers): State<WorkerReporter>) -> Response {
-    let snapshot = workers.fleet.snapshot();
-    let reports = snapshot.workers.iter();
     response::json(&WorkerReports {
-        workers: reports.map(|worker| workers.report(worker)).collect(),
+        workers: workers.all(),
     })
+}
+
+impl AdminParts {
+    /// Returns the state of all workers.
+    pub fn worker_reports(&self) -> Vec<WorkerReport> {
+        WorkerReporter::from_ref(self).all()
+    }
 }
 
 pub(crate) async fn one(
@@ -78,6 +83,13 @@ fn last_error(worker: &WorkerView) -> Option<Arc<str>> {
 }
 
 impl WorkerReporter {
+    /// Returns the state of all workers.
+    fn all(&self) -> Vec<WorkerReport> {
+        let snapshot = self.fleet.snapshot();
+        let workers = snapshot.workers.iter();
+        workers.map(|worker| self.report(worker)).collect()
+    }
+
     /// Returns the state of one worker in fleet, router and index.
     pub(crate) fn report(&self, worker: &WorkerView) -> WorkerReport {
         let rates = self.router.rates(worker.id);

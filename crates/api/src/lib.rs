@@ -22,6 +22,7 @@ mod replicas;
 mod requests;
 mod response_cache;
 mod route;
+mod sessions;
 mod stats;
 mod streams;
 mod tenants;
@@ -46,12 +47,15 @@ pub use kv_index::{
 };
 pub use kv_index_dump::{KvIndexDigest, KvIndexDumpRow, KvStreamNotice, TargetDigest};
 pub use models::{ModelReport, ModelReports, TemplateReport, TokenizerReport};
-pub use parity::{ParityCounts, ParityFigures, ParityReport, ParityVerdict, TargetParity};
+pub use parity::{
+    ParityCounts, ParityFigures, ParityReport, ParityVerdict, TargetParity, TtftParity,
+    WorkerTtftParity,
+};
 pub use problem::Problem;
 pub use receipt::{
-    AttemptReport, Candidate, ClusterMatch, CostTerms, ExcludedTarget, PrefillLeg, Prompt,
-    QueueHold, Receipt, ReceiptDecision, ReceiptList, ReceiptRequest, RequestOutcome, ReservedLoad,
-    RouterTiming, TargetLoad, TargetName, TierTokens,
+    AttemptReport, Candidate, CandidateFetch, ClusterMatch, CostTerms, ExcludedTarget, PrefillLeg,
+    Prompt, QueueHold, Receipt, ReceiptDecision, ReceiptList, ReceiptRequest, ReceiptSlo,
+    RequestOutcome, ReservedLoad, RouterTiming, TargetLoad, TargetName, TierTokens,
 };
 pub use replicas::{ReplicaReport, ReplicaReports, SharedSnapshot};
 pub use requests::{
@@ -63,6 +67,7 @@ pub use response_cache::{
     ResponseCacheStats,
 };
 pub use route::{PotentialLoad, PotentialLoads, Reservation, ReservationState, RouteReply};
+pub use sessions::{AdmissionEnds, CacheInUse, SessionsReport, WaitingForRoom};
 pub use stats::{BackendLoad, CounterTotals, PrefixConfig, PrefixDecisions, PrefixRoutingStats};
 pub use streams::{StreamCounts, StreamReport, StreamReports};
 pub use tenants::{TenantReport, TenantReports};

@@ -1,4 +1,4 @@
-//! Predicted beside actual cached tokens.
+//! Predicted beside actual cached tokens, and times to first token.
 
 use std::sync::Arc;
 
@@ -17,6 +17,35 @@ pub struct ParityReport {
     pub workers: Vec<TargetParity>,
     /// The sum over all targets.
     pub total: ParityFigures,
+    /// Predicted over actual times to first token, one entry per worker.
+    pub ttft: Vec<WorkerTtftParity>,
+}
+
+/// Predicted over actual times to first token of a worker, over its latest streams.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerTtftParity {
+    /// The worker's name.
+    pub worker: Arc<str>,
+    /// One entry for each class of predictions with samples, the shortest first.
+    pub classes: Vec<TtftParity>,
+}
+
+/// Predicted over actual times to first token, for predictions of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TtftParity {
+    /// The shortest prediction of the class, ms; up to that of the next class.
+    pub from_ms: f64,
+    /// First tokens that were compared: the latest 64 at most.
+    pub samples: usize,
+    /// 10th percentile of predicted over actual.
+    pub ratio_p10: f64,
+    /// Median of predicted over actual.
+    pub ratio_p50: f64,
+    /// 90th percentile of predicted over actual.
+    pub ratio_p90: f64,
+    /// Factor on predictions for slack and headroom, before which nine in ten first tokens come; 1
+    /// with fewer than 16 samples.
+    pub margin: f64,
 }
 
 /// Parity of one target.

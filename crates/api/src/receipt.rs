@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::candidate::{Candidate, CostTerms, TargetLoad, TargetName, TierTokens};
+pub use self::candidate::{
+    Candidate, CandidateFetch, CostTerms, TargetLoad, TargetName, TierTokens,
+};
 
 /// `GET /admin/decisions`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -102,6 +104,23 @@ pub struct ReceiptDecision<'a> {
     pub runner_up: Option<TargetName<'a>>,
     /// What the runner-up would have cost more, ms; `null` where the policy has no time model.
     pub regret_ms: Option<f64>,
+    /// The latency targets of the request and what the router expected; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo: Option<ReceiptSlo>,
+}
+
+/// Latency targets of a request, in milliseconds, and the prediction at the last decision.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReceiptSlo {
+    /// Target for the time to first token.
+    pub ttft_target_ms: Option<f64>,
+    /// Target for the mean time between later tokens.
+    pub tpot_target_ms: Option<f64>,
+    /// Time from the request's arrival to its first token, with the margin that predictions of the
+    /// worker need; of a refused request a prediction without one. `null` if nothing predicts it.
+    pub predicted_ttft_ms: Option<f64>,
+    /// `ttft_target_ms` less `predicted_ttft_ms`: below 0 if the target would be missed.
+    pub headroom_ms: Option<f64>,
 }
 
 /// The semantic cluster of a prompt.
@@ -117,7 +136,7 @@ pub struct ClusterMatch<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prompt<'a> {
     /// Source of the tokens.
-    #[schemars(extend("enum" = ["tokens", "engine_tokenize", "given", "text_prefix", "none"]))]
+    #[schemars(extend("enum" = ["tokens", "engine_tokenize", "engine_render", "given", "text_prefix", "none"]))]
     pub source: Cow<'a, str>,
     /// Whether the engine processes exactly these tokens.
     pub exact: bool,
@@ -163,6 +182,9 @@ pub struct QueueHold<'a> {
     pub held_ms: f64,
     /// Why the request waited.
     pub reason: Option<Cow<'a, str>>,
+    /// Why it waited for room in a cache, and how long that was expected to take, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<String>,
 }
 
 /// Load that a decision added to the winner.

@@ -132,7 +132,7 @@ pub struct TierBlocks {
     pub remote: u64,
 }
 
-/// Rates learned from first-token times.
+/// Rates learned from the times of first tokens and of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerRates {
     /// Prefill rate, tokens per second.

@@ -40,7 +40,7 @@ pub use key_path::map_path;
 pub use keys_file::keys_file;
 pub use load::{ConfigSource, MoreWorker, Override, all_problems, load};
 pub use more_workers::worker_entries;
-pub use paths::simulated_keys;
+pub use paths::{is_simulated, simulated_keys};
 pub use problem::{ProblemDraft, report};
 pub use reference_page::reference_page;
 pub use reload::ConfigChanges;

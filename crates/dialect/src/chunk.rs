@@ -357,6 +357,30 @@ pub fn in_band_error(data: &[u8]) -> Option<InBandError<'_>> {
     StreamChunk::read(data)?.error
 }
 
+/// Types of the events of a response that engines send before they compute its prompt.
+const ANNOUNCEMENTS: [&str; 3] = [
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+];
+
+/// Returns whether the data of an event only announces a response: its prompt may not be computed yet.
+///
+/// ```
+/// let created = br#"{"response":{"id":"r","output":[]},"type":"response.created"}"#;
+/// assert!(dialect::announces_response(created));
+/// let first = br#"{"delta":"a","type":"response.output_text.delta"}"#;
+/// assert!(!dialect::announces_response(first));
+/// ```
+pub fn announces_response(data: &[u8]) -> bool {
+    let members = std::str::from_utf8(data).ok().map(json::members);
+    let members = members.into_iter().flatten().map_while(Result::ok);
+    let mut kinds = members
+        .filter(|(key, _)| json::decode(key) == "type")
+        .filter_map(|(_, kind)| kind.string());
+    kinds.any(|kind| ANNOUNCEMENTS.contains(&&*kind))
+}
+
 /// Returns whether an event's data is the end mark `[DONE]`.
 pub fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"

@@ -52,8 +52,8 @@ pub use cache_control::with_cache_control;
 pub use cacheable::{CacheableReply, NotCacheable, StreamObject, keep_whole, replay};
 pub use chat_identity::chat_identity;
 pub use chunk::{
-    EndingTracker, InBandError, ReplyPart, StreamChunk, Usage, finish_reason, in_band_error,
-    is_done, usage_from_body, usage_from_chunk, usage_from_tail,
+    EndingTracker, InBandError, ReplyPart, StreamChunk, Usage, announces_response, finish_reason,
+    in_band_error, is_done, usage_from_body, usage_from_chunk, usage_from_tail,
 };
 pub use claims::{BodyClaims, claims, raw_member};
 pub use error_code::ErrorCode;

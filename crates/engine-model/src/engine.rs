@@ -2,7 +2,8 @@
 //!
 //! The order is vLLM's: running sequences first, in order of admission; then waiting ones, first
 //! come first served or by priority. A block is named, and so reusable and announced, in the step
-//! that schedules its last token. Announcements are published at the end of that step.
+//! that schedules its last token. Announcements are published at the end of that step. A request
+//! whose blocks another engine sends is passed over until they are there, as in vLLM.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -270,6 +271,30 @@ impl Engine {
         blocks
     }
 
+    /// Returns the names of the blocks of a request's prompt that a cache can hold, in their order.
+    pub fn prompt_names(&self, request: &GenerationRequest) -> Vec<EngineHash> {
+        let Some(most) = request.prompt.len().checked_sub(1) else {
+            return Vec::new();
+        };
+        let size = self.settings.block_size;
+        let mut sequence = Sequence::with_tokens(
+            request.clone(),
+            Moment::START,
+            self.settings.seed,
+            self.settings.alphabet.clone(),
+        );
+        sequence.names(most / size.len(), size).to_vec()
+    }
+
+    /// Returns how many of these leading blocks of a prompt it holds, and so could send to another
+    /// engine.
+    pub fn held_blocks(&self, names: &[EngineHash]) -> usize {
+        names
+            .iter()
+            .take_while(|name| self.pool.find(**name).is_some() || self.host.holds(**name))
+            .count()
+    }
+
     /// Returns the tokens that fit on the device: the maximum of prompt and reply together.
     pub fn capacity_tokens(&self) -> u64 {
         u64::from(self.settings.device_blocks) * u64::from(self.settings.block_size.tokens())
@@ -327,7 +352,8 @@ impl Engine {
     fn next_waiting(&self, now: Moment) -> Option<usize> {
         let ready = |sequence: &Sequence| sequence.ready_at <= now;
         match self.settings.scheduling {
-            Scheduling::Arrival => self.waiting.front().is_some_and(ready).then_some(0),
+            // Mostly the first one: all but those that wait for blocks become ready in their order.
+            Scheduling::Arrival => self.waiting.iter().position(ready),
             Scheduling::Priority => {
                 let ready = self
                     .waiting
@@ -436,6 +462,8 @@ impl Engine {
         if std::mem::take(&mut sequence.transferred) {
             sequence.computed = sequence.len() - 1;
         }
+        let fetched = self.fetched_tokens(sequence);
+        sequence.computed += fetched;
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(sequence.computed);
             if self.settings.prefix_caching {
@@ -443,7 +471,20 @@ impl Engine {
             }
             self.stats.device_hit_tokens += device_hits;
             self.stats.host_hit_tokens += host_hits;
+            self.stats.fetched_tokens += u64::from(fetched);
         }
+    }
+
+    /// Returns how many tokens beyond its computed ones another engine has sent: whole blocks, and
+    /// never the last token. They are valid once: a preempted sequence is computed.
+    fn fetched_tokens(&self, sequence: &mut Sequence) -> u32 {
+        let sent = std::mem::take(&mut sequence.fetched_tokens);
+        if !self.settings.prefix_caching {
+            return 0;
+        }
+        let size = self.settings.block_size;
+        let whole = size.whole_blocks(sent.min(sequence.len() - 1)) * size.tokens();
+        whole.saturating_sub(sequence.computed)
     }
 
     /// Allocates room for `tokens` more tokens of a running sequence and names the blocks that they
@@ -543,6 +584,7 @@ impl Engine {
             } else {
                 None
             },
+            media: sequence.media(blocks, self.settings.block_size),
             tier: Tier::Device,
         });
     }

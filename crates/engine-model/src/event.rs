@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use kv_blocks::{EngineHash, Tier};
 
+/// The identifiers of the multimodal items that a block has tokens of, each with the place of its
+/// first token relative to the first token of the block.
+pub type BlockMedia = Vec<(Arc<str>, i64)>;
+
 /// One change of the cache. Events are ordered by time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheEvent {
@@ -19,6 +23,8 @@ pub enum CacheEvent {
         lora: Option<Arc<str>>,
         /// Cache salt, present only if the event starts a sequence.
         salt: Option<Arc<str>>,
+        /// The multimodal items of each block; empty if no block has any.
+        media: Vec<BlockMedia>,
         /// The tier of the blocks.
         tier: Tier,
     },

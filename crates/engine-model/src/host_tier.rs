@@ -108,6 +108,11 @@ pub(crate) fn announce_offload(offloaded: OffloadChange, events: &mut Vec<CacheE
             tokens: content.tokens.into_vec(),
             lora: content.lora,
             salt: content.salt,
+            media: if content.media.is_empty() {
+                Vec::new()
+            } else {
+                vec![content.media]
+            },
             tier: Tier::Host,
         });
     }

@@ -9,6 +9,7 @@
 
 mod engine;
 mod event;
+mod fetch_link;
 mod host_tier;
 mod plan;
 mod pool;
@@ -20,9 +21,12 @@ mod settings;
 mod stats;
 
 pub use engine::{Engine, NextAction, StepOutcome};
-pub use event::CacheEvent;
+pub use event::{BlockMedia, CacheEvent};
+pub use fetch_link::FetchLink;
 pub use profile::{EngineTiming, Profile, UnknownProfile};
 pub use reply::ReplyStream;
-pub use request::{EmittedToken, Finish, GenerationRequest, NamedRequest, RequestId, SubmitError};
+pub use request::{
+    EmittedToken, FetchedPrefix, Finish, GenerationRequest, NamedRequest, RequestId, SubmitError,
+};
 pub use settings::{Allocation, EngineSettings, Scheduling};
 pub use stats::{BlockStats, EngineStats};

@@ -7,6 +7,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::EngineHash;
 
+use crate::BlockMedia;
+
 /// A physical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockId(u32);
@@ -21,6 +23,7 @@ pub(crate) struct BlockContent {
     pub(crate) lora: Option<Arc<str>>,
     /// Only on the first block of a sequence.
     pub(crate) salt: Option<Arc<str>>,
+    pub(crate) media: BlockMedia,
 }
 
 #[derive(Debug)]
@@ -217,6 +220,7 @@ mod tests {
             tokens: Box::default(),
             lora: None,
             salt: None,
+            media: BlockMedia::new(),
         }
     }
 

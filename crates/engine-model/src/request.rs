@@ -1,8 +1,8 @@
 //! Requests to the engine, and their results.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use kv_blocks::EngineHash;
+use kv_blocks::{EngineHash, PromptMedia};
 
 /// The id of a request, unique for the life of its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,6 +15,8 @@ pub struct GenerationRequest {
     pub id: RequestId,
     /// Token ids of the prompt; at least one.
     pub prompt: Arc<[u32]>,
+    /// The media items of the placeholders among them: part of the hash of each block that has some.
+    pub media: PromptMedia,
     /// Tokens to generate; at least one.
     pub output_tokens: u32,
     /// The finish reason after the last token.
@@ -27,6 +29,8 @@ pub struct GenerationRequest {
     pub salt: Option<Arc<str>>,
     /// Whether another engine computed the prompt: then this engine computes only its last token.
     pub transferred: bool,
+    /// Leading blocks that another engine sends, if it was asked to.
+    pub fetch: Option<FetchedPrefix>,
     /// Lower goes first, if the engine schedules by priority.
     pub priority: i64,
 }
@@ -45,8 +49,20 @@ pub struct NamedRequest {
     pub blocks: Arc<[EngineHash]>,
     /// Tokens to generate; at least one.
     pub output_tokens: u32,
+    /// Leading blocks that another engine sends, if it was asked to.
+    pub fetch: Option<FetchedPrefix>,
     /// Lower goes first, if the engine schedules by priority.
     pub priority: i64,
+}
+
+/// Leading blocks of a prompt that another engine sends. Until they are there, or known not to come,
+/// other requests are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchedPrefix {
+    /// Leading tokens that the other engine holds; 0: it has none, and they are computed here.
+    pub tokens: u32,
+    /// Time from the request's arrival until they are there, or known not to come.
+    pub time: Duration,
 }
 
 /// The finish reason of a generation.
@@ -65,8 +81,8 @@ pub struct EmittedToken {
     pub id: RequestId,
     /// The token.
     pub token: u32,
-    /// Prompt tokens found in the cache at the first scheduling, or transferred from another
-    /// engine.
+    /// Prompt tokens found in the cache at the first scheduling, or transferred or fetched from
+    /// another engine.
     pub cached_tokens: u32,
     /// Set on the last token.
     pub finish: Option<Finish>,

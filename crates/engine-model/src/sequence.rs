@@ -2,12 +2,13 @@
 
 use std::{ops::Range, sync::Arc};
 
-use kv_blocks::{BlockSize, EngineHash, HashScheme, Moment, SequenceHash};
+use kv_blocks::{BlockSize, EngineHash, HashScheme, MediaHash, Moment, PromptMedia, SequenceHash};
 
 use crate::{
+    BlockMedia,
     pool::{BlockContent, BlockId},
     reply::ReplyStream,
-    request::{Finish, GenerationRequest, NamedRequest, RequestId},
+    request::{FetchedPrefix, Finish, GenerationRequest, NamedRequest, RequestId},
 };
 
 /// The engine's own naming of blocks. It differs from the router's scheme on purpose: nothing may
@@ -22,6 +23,7 @@ pub(crate) struct Sequence {
     pub(crate) prompt_tokens: u32,
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
+    media: PromptMedia,
     text: SequenceText,
     /// Tokens with computed KV.
     pub(crate) computed: u32,
@@ -35,6 +37,8 @@ pub(crate) struct Sequence {
     /// Whether its prompt's KV came from another engine; valid once, so that a preempted prompt is
     /// computed.
     pub(crate) transferred: bool,
+    /// Leading tokens that another engine sent until it is ready; valid once, like `transferred`.
+    pub(crate) fetched_tokens: u32,
 }
 
 /// The parts of a request that its sequence never changes.
@@ -74,12 +78,14 @@ impl Sequence {
         let GenerationRequest {
             id,
             prompt,
+            media,
             output_tokens,
             finish,
             script,
             lora,
             salt,
             transferred,
+            fetch,
             priority,
         } = request;
         // `submit` rejects a prompt that does not fit u32.
@@ -100,8 +106,9 @@ impl Sequence {
         Self {
             lora,
             salt,
+            media,
             transferred,
-            ..Self::new(terms, prompt_tokens, text, ready_at)
+            ..Self::new(terms, prompt_tokens, text, ready_at).fetching(fetch)
         }
     }
 
@@ -111,6 +118,7 @@ impl Sequence {
             prompt_tokens,
             blocks,
             output_tokens,
+            fetch,
             priority,
         } = request;
         let terms = RequestTerms {
@@ -119,7 +127,8 @@ impl Sequence {
             finish: Finish::Length,
             priority,
         };
-        Self::new(terms, prompt_tokens, SequenceText::Named(blocks), ready_at)
+        let text = SequenceText::Named(blocks);
+        Self::new(terms, prompt_tokens, text, ready_at).fetching(fetch)
     }
 
     fn new(terms: RequestTerms, prompt_tokens: u32, text: SequenceText, ready_at: Moment) -> Self {
@@ -128,6 +137,7 @@ impl Sequence {
             prompt_tokens,
             lora: None,
             salt: None,
+            media: PromptMedia::default(),
             text,
             computed: 0,
             blocks: Vec::new(),
@@ -136,6 +146,19 @@ impl Sequence {
             cached_tokens: None,
             ready_at,
             transferred: false,
+            fetched_tokens: 0,
+        }
+    }
+
+    /// Returns the sequence, ready when its blocks have come from another engine.
+    fn fetching(self, fetch: Option<FetchedPrefix>) -> Self {
+        let Some(FetchedPrefix { tokens, time }) = fetch else {
+            return self;
+        };
+        Self {
+            ready_at: self.ready_at + time,
+            fetched_tokens: tokens,
+            ..self
         }
     }
 
@@ -197,7 +220,9 @@ impl Sequence {
                 .last()
                 .map_or(root, |parent| Some(SequenceHash(parent.0)));
             let block = &tokens[index * size.len()..(index + 1) * size.len()];
-            names.push(EngineHash(NAMES.extend(parent, block).0));
+            let items = self.media.in_block(index, size);
+            let media = MediaHash::of(items.map(|(identifier, place)| (&**identifier, place)));
+            names.push(EngineHash(NAMES.extend_with(parent, block, media).0));
         }
     }
 
@@ -219,6 +244,23 @@ impl Sequence {
         }
     }
 
+    /// Returns the multimodal items of these blocks; empty if none has any.
+    pub(crate) fn media(&self, blocks: Range<usize>, size: BlockSize) -> Vec<BlockMedia> {
+        let has_any = |block| self.media.in_block(block, size).next().is_some();
+        if self.media.items().is_empty() || !blocks.clone().any(has_any) {
+            return Vec::new();
+        }
+        blocks.map(|block| self.block_media(block, size)).collect()
+    }
+
+    /// Returns the multimodal items of the block at `index`.
+    fn block_media(&self, index: usize, size: BlockSize) -> BlockMedia {
+        self.media
+            .in_block(index, size)
+            .map(|(identifier, place)| (Arc::clone(identifier), place))
+            .collect()
+    }
+
     /// Returns the content of the block at `index`. Its name must be known.
     pub(crate) fn content(
         &self,
@@ -235,6 +277,7 @@ impl Sequence {
             },
             lora: self.lora.clone(),
             salt: if index == 0 { self.salt.clone() } else { None },
+            media: self.block_media(index, size),
         }
     }
 

@@ -15,6 +15,8 @@ pub struct EngineStats {
     pub device_hit_tokens: u64,
     /// Prompt tokens found in the host tier.
     pub host_hit_tokens: u64,
+    /// Prompt tokens that another engine sent, beyond those found here.
+    pub fetched_tokens: u64,
     /// Prompt tokens of the requests whose prefill is done.
     pub prompt_tokens: u64,
     /// Tokens generated.

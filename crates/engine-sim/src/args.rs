@@ -131,6 +131,14 @@ pub(crate) struct TimingArgs {
     /// Fixed time before a request is considered, in ms, instead of the profile's.
     #[arg(long, value_name = "MS")]
     pub(crate) overhead_ms: Option<f64>,
+    /// Read blocks that another simulated engine holds, where a request names it as kv_transfer_params.remote_kv_source:
+    /// at so many 10^9 bytes per second, 131,072 bytes for each token. Left out: such a source is ignored, as without
+    /// the P2P tier.
+    #[arg(long, value_name = "GB/S")]
+    pub(crate) p2p_gb_s: Option<f64>,
+    /// Time of such a read that does not depend on its length, in ms.
+    #[arg(long, value_name = "MS", default_value_t = 5.0)]
+    pub(crate) p2p_floor_ms: f64,
     /// Divides every duration: 10 is ten times faster.
     #[arg(long, default_value_t = 1.0)]
     pub(crate) speed: f64,

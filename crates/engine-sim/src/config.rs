@@ -224,6 +224,8 @@ mod tests {
         assert!(complaint("--block-size 0").starts_with("--block-size 0: expected"));
         assert!(complaint("--profile h900").contains("8b-h200"));
         assert!(complaint("--speed 0").contains("above 0"));
+        assert!(complaint("--p2p-gb-s 0").contains("above 0"));
+        assert!(complaint("--p2p-floor-ms=-1").contains("0 or above"));
         assert!(complaint("--kv-events nats://x").contains("tcp://host:port"));
         assert!(
             complaint("--dp-size 2").contains("--kv-events"),

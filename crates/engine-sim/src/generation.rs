@@ -4,7 +4,8 @@ mod length;
 
 use std::sync::Arc;
 
-use engine_model::{EmittedToken, Finish, GenerationRequest, RequestId};
+use engine_model::{EmittedToken, FetchedPrefix, Finish, GenerationRequest, RequestId};
+use kv_blocks::PromptMedia;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationJob {
     pub(crate) prompt: Arc<[u32]>,
+    pub(crate) media: PromptMedia,
     /// `None`: no limit, see `open_end`.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) open_end: OpenEnd,
@@ -30,6 +32,8 @@ pub(crate) struct GenerationJob {
     pub(crate) rank: Option<usize>,
     /// Whether another engine computed the prompt.
     pub(crate) transferred: bool,
+    /// Leading blocks that another engine sends, if the request names one.
+    pub(crate) fetch: Option<FetchedPrefix>,
     /// Lower goes first, if the engine schedules by priority.
     pub(crate) priority: i64,
 }
@@ -78,12 +82,14 @@ impl Generation {
         let request = GenerationRequest {
             id,
             prompt: Arc::clone(&job.prompt),
+            media: job.media,
             output_tokens,
             finish,
             script: job.script.as_ref().map(|script| Arc::clone(&script.tokens)),
             lora: job.lora,
             salt: job.salt.filter(|_| state.config.cache.honours_salts),
             transferred: job.transferred,
+            fetch: job.fetch,
             priority: job.priority,
         };
         let tokens = rank

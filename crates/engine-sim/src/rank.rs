@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 use engine_model::{
     EmittedToken, Engine, EngineStats, GenerationRequest, NextAction, RequestId, SubmitError,
 };
-use kv_blocks::Moment;
+use kv_blocks::{EngineHash, Moment};
 use net::Clock;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -68,6 +68,16 @@ impl SimRank {
         core.engine.abort(id)
     }
 
+    /// Returns the names of the blocks of a request's prompt.
+    pub(crate) fn prompt_names(&self, request: &GenerationRequest) -> Vec<EngineHash> {
+        self.core.lock().engine.prompt_names(request)
+    }
+
+    /// Returns how many of these leading blocks of a prompt are cached here.
+    pub(crate) fn held_blocks(&self, names: &[EngineHash]) -> usize {
+        self.core.lock().engine.held_blocks(names)
+    }
+
     pub(crate) fn stats(&self) -> EngineStats {
         self.core.lock().engine.stats()
     }
@@ -114,8 +124,12 @@ impl SimRank {
                     cursor = self.clock.now();
                 }
                 NextAction::WaitUntil(moment) => {
-                    // A request that arrived in the meantime is behind the one that this waits for.
-                    self.sleep_until(moment).await;
+                    // A request that arrives meanwhile may be ready before one whose blocks another
+                    // engine sends.
+                    tokio::select! {
+                        () = self.sleep_until(moment) => {}
+                        () = self.wake.notified() => {}
+                    }
                     cursor = self.clock.now();
                 }
                 NextAction::Step(duration) => {

@@ -1,9 +1,12 @@
 //! Encodes the model's events in vLLM's format.
 
+use std::sync::Arc;
+
 use engine_model::CacheEvent;
 use kv_blocks::{EngineHash, HashScheme, Tier};
 use kv_events::vllm::{
-    self, EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored,
+    self, EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireKey, WireRemoved,
+    WireStored,
 };
 
 use crate::{EventFormat, HashFormat};
@@ -14,7 +17,7 @@ pub(crate) struct WireFormat {
     encoding: EventEncoding,
     block_size: u32,
     /// The position + 1 is the number of an adapter.
-    loras: Vec<std::sync::Arc<str>>,
+    loras: Vec<Arc<str>>,
 }
 
 impl WireFormat {
@@ -22,7 +25,7 @@ impl WireFormat {
         event_format: EventFormat,
         hash_format: HashFormat,
         block_size: u32,
-        loras: Vec<std::sync::Arc<str>>,
+        loras: Vec<Arc<str>>,
     ) -> Self {
         Self {
             encoding: EventEncoding {
@@ -53,16 +56,24 @@ impl WireFormat {
                 tokens,
                 lora,
                 salt,
+                media,
                 tier,
             } => {
                 let lora_id = lora
                     .as_ref()
                     .and_then(|name| self.loras.iter().position(|known| known == name));
-                // Adapter first, then the salt, as in vLLM; nil if a block has neither.
+                // Adapter first, then multimodal items, then the salt, as in vLLM; nil if a block
+                // has none of them.
+                let text = |key: &Arc<str>| WireKey::Text(key.to_string());
                 let extra_keys = (0..hashes.len()).map(|index| {
+                    let items = media
+                        .get(index)
+                        .into_iter()
+                        .flatten()
+                        .map(|(identifier, place)| WireKey::Item(identifier.to_string(), *place));
                     let salt = salt.as_ref().filter(|_| index == 0);
-                    let keys: Vec<String> =
-                        lora.iter().chain(salt).map(ToString::to_string).collect();
+                    let lora = lora.iter().map(text);
+                    let keys: Vec<_> = lora.chain(items).chain(salt.map(text)).collect();
                     (!keys.is_empty()).then_some(keys)
                 });
                 WireEvent::Stored(WireStored {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
-    time::sleep,
+    time::timeout,
 };
 
 use crate::{
@@ -335,7 +335,9 @@ async fn run(state: Arc<LogState>) {
         };
         state.end_use(reason);
         let lasted = state.clock.now().since(started);
-        sleep(backoff::wait(&mut backoff, lasted, runtime::chance())).await;
+        let pause = backoff::wait(&mut backoff, lasted, runtime::chance());
+        // A new connection is used at once: its owner has paused before it.
+        let _ = timeout(pause, connection.wait_for(|now| now.connections != number)).await;
     }
 }
 

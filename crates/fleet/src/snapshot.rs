@@ -286,6 +286,8 @@ pub struct WorkerView {
     pub role: Role,
     /// Port of the server at which decode workers connect to it; `None` = its engine's default.
     pub bootstrap_port: Option<NonZeroU16>,
+    /// Port at which other workers read blocks from its first rank; `None` = its engine's default.
+    pub p2p_port: Option<NonZeroU16>,
     /// Relative share of work, > 0.
     pub weight: f64,
     /// Size and tiers of its caches.
@@ -299,6 +301,14 @@ pub struct WorkerView {
 }
 
 impl WorkerView {
+    /// Returns whether its engine may read blocks from others of its kind: a vLLM engine with an
+    /// address that computes and generates.
+    pub fn may_fetch(&self) -> bool {
+        self.engine.kind == EngineKind::Vllm
+            && self.role == Role::Unified
+            && self.connection.url.host().is_some()
+    }
+
     /// Returns whether the file names the worker. The address of another one was chosen by who
     /// registered it or by what listed it, and they learn nothing of what answers there.
     pub fn is_configured(&self) -> bool {
@@ -326,6 +336,7 @@ impl WorkerView {
             served: ServedModels::default(),
             role: Role::Unified,
             bootstrap_port: None,
+            p2p_port: None,
             weight: 1.0,
             cache: KvCacheView {
                 block_size: BlockSize::new(ASSUMED_BLOCK)

@@ -78,6 +78,7 @@ impl WorkerRecord {
         let view = &self.view;
         view.role == worker.role
             && view.bootstrap_port == worker.bootstrap_port
+            && view.p2p_port == worker.p2p_port
             && view.weight.to_bits() == worker.weight.to_bits()
             && view.connection.api_key == worker.api_key
             && view.connection.verified != worker.tls.insecure_skip_verify
@@ -93,6 +94,7 @@ impl WorkerRecord {
         let view = Arc::make_mut(&mut self.view);
         view.role = worker.role;
         view.bootstrap_port = worker.bootstrap_port;
+        view.p2p_port = worker.p2p_port;
         view.weight = worker.weight;
         view.connection.api_key.clone_from(&worker.api_key);
         view.connection.verified = !worker.tls.insecure_skip_verify;

@@ -3,10 +3,10 @@
 use std::{fmt::Display, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
-use routing::QueueLimit;
+use routing::{QueueLimit, SloNote};
 use tenants::Refusal;
 
-use crate::response_affinity;
+use crate::{metrics::SLO, response_affinity};
 
 /// `Retry-After` if all targets are busy, in seconds: about as long as the usage figure stays
 /// valid.
@@ -40,6 +40,33 @@ pub(crate) fn no_connection() -> ApiError {
 pub(crate) fn all_busy() -> ApiError {
     let message = "every worker that could take the request is above the busy threshold: try again";
     ApiError::new(ErrorCode::Overloaded, message).with_retry_after(BUSY_RETRY_S)
+}
+
+/// Returns the error of a request that would wait longer for room in a cache than it may.
+pub(crate) fn no_room(expected: Duration) -> ApiError {
+    let seconds = whole_seconds(expected);
+    let message = format!(
+        "every worker's cache is in use by running sessions, and after a wait of about {seconds} s the request would begin \
+         too late for its time limit (routing.admission): try again after the time in Retry-After"
+    );
+    ApiError::new(ErrorCode::Overloaded, message).with_retry_after(seconds.max(1))
+}
+
+/// Returns the error of a request whose first token no worker can send in time: a retry makes sense
+/// when the work that is too much is done.
+pub(crate) fn slo_missed(miss: &SloNote) -> ApiError {
+    let target = miss.targets.ttft.unwrap_or_default();
+    let predicted = miss.predicted_ttft.unwrap_or_default();
+    let seconds = whole_seconds(predicted.saturating_sub(target)).max(1);
+    let message = format!(
+        "no worker can send the first token within the target of {} ms (x-warmroute-slo-ttft-ms, tenants.api_keys[].slo_ttft, \
+         routing.slo.ttft), {} ms are expected: try again after the time in Retry-After, or with a longer target",
+        target.as_millis(),
+        predicted.as_millis()
+    );
+    ApiError::new(ErrorCode::Overloaded, message)
+        .because(SLO)
+        .with_retry_after(seconds)
 }
 
 /// Returns the error of a request for which the queue has no room.
@@ -233,6 +260,7 @@ fn shown(id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
+    use routing::SloTargets;
 
     use super::*;
 
@@ -256,6 +284,33 @@ mod tests {
         let error = refused_by_tenant(&Refusal::StreamsLimited { most: 4 });
         assert_eq!(error.code, ErrorCode::TenantStreamsFull);
         assert_eq!(error.retry_after(), Some(1));
+    }
+
+    #[test]
+    fn a_request_without_room_is_told_its_expected_wait() {
+        for (wait_ms, seconds) in [(0, 1), (1, 1), (59_001, 60)] {
+            let error = no_room(Duration::from_millis(wait_ms));
+            assert_eq!(error.code, ErrorCode::Overloaded);
+            assert_eq!(error.retry_after(), Some(seconds), "{wait_ms}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_would_miss_its_target_is_told_both_times_and_when_to_try_again() {
+        for (target_ms, predicted_ms, seconds) in [(500, 700, 1), (500, 1500, 1), (500, 4001, 4)] {
+            let error = slo_missed(&SloNote {
+                targets: SloTargets {
+                    ttft: Some(Duration::from_millis(target_ms)),
+                    tpot: None,
+                },
+                predicted_ttft: Some(Duration::from_millis(predicted_ms)),
+            });
+            assert_eq!((error.code, error.status), (ErrorCode::Overloaded, 503));
+            assert_eq!(error.counted_as(), "slo");
+            assert_eq!(error.retry_after(), Some(seconds), "{predicted_ms}");
+            assert!(error.message.contains(&format!("{target_ms} ms")));
+            assert!(error.message.contains(&format!("{predicted_ms} ms")));
+        }
     }
 
     #[test]

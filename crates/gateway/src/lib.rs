@@ -18,6 +18,7 @@ mod gateway;
 mod health;
 mod housekeeping;
 mod ids;
+mod in_process;
 mod indexed_family;
 mod key_validation;
 mod lease;
@@ -28,7 +29,6 @@ mod memory;
 mod metrics;
 mod model_lists;
 mod model_names;
-mod model_routing;
 mod model_watch;
 mod models;
 mod name_labels;
@@ -54,5 +54,9 @@ pub use gateway::{CurrentGateway, Gateway};
 pub use listener::{DrainResult, ListenerPhase, serve};
 pub use probe_listener::{ProbeListener, ProbeListenerError};
 pub use process_limits::ProcessLimits;
-pub use request::decide::DecisionCounters;
+pub use request::{
+    decide::DecisionCounters,
+    reply_body::GuardedBody,
+    route_api::{BestWorker, PrefixMatch, TokenQuery},
+};
 pub use routes::{BodyMode, ROUTES, Route, RouteHandler};

@@ -42,15 +42,19 @@ const MOST_PANICS: u32 = 6;
 
 /// Serves `listeners` until `phase` says otherwise, then lets running requests end until `phase`
 /// aborts them. If it can no longer accept, [`CurrentGateway::failed`] resolves; running requests
-/// continue until `phase` says otherwise.
+/// continue until `phase` says otherwise. Without listeners only this process sends requests
+/// ([`CurrentGateway::answer`]), and waits for them itself.
 pub async fn serve(
     gateway: Arc<CurrentGateway>,
-    listeners: net::Listeners,
+    listeners: Option<net::Listeners>,
     phase: watch::Receiver<ListenerPhase>,
 ) -> DrainResult {
     let unfinished = ServingGuard(&gateway);
     let housekeeping = housekeeping::start(&gateway);
-    let drained = accept_and_drain(Arc::clone(&gateway), listeners, phase).await;
+    let drained = match listeners {
+        Some(listeners) => accept_and_drain(Arc::clone(&gateway), listeners, phase).await,
+        None => end_of_phases(&gateway, phase).await,
+    };
     drop(housekeeping);
     std::mem::forget(unfinished);
     drained
@@ -63,6 +67,16 @@ impl Drop for ServingGuard<'_> {
     fn drop(&mut self) {
         self.0.current().fail();
     }
+}
+
+/// Waits until no more requests are to begin.
+async fn end_of_phases(
+    gateway: &CurrentGateway,
+    mut phase: watch::Receiver<ListenerPhase>,
+) -> DrainResult {
+    announce(gateway.current(), phase.clone()).await;
+    reached(&mut phase, ListenerPhase::Drain).await;
+    DrainResult { cut: 0 }
 }
 
 async fn accept_and_drain(
@@ -173,4 +187,26 @@ async fn announce(gateway: Arc<Gateway>, mut phase: watch::Receiver<ListenerPhas
 /// Resolves when the phase is `at` or later; a dropped controller means the end.
 pub(crate) async fn reached(phase: &mut watch::Receiver<ListenerPhase>, at: ListenerPhase) {
     drop(phase.wait_for(|phase| *phase >= at).await);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::test_gateway::TestGateway;
+
+    #[tokio::test]
+    async fn a_gateway_without_listeners_is_ready_until_a_drain_begins() {
+        let gateway = CurrentGateway::new(TestGateway::new().gateway);
+        let (phases, phase) = watch::channel(ListenerPhase::Run);
+        let serving = runtime::spawn(serve(Arc::clone(&gateway), None, phase));
+        tokio::task::yield_now().await;
+        assert!(!serving.is_finished());
+        let lifecycle = Arc::clone(&gateway.current().lifecycle);
+        assert!(!lifecycle.leaving.load(Ordering::Relaxed));
+        phases.send_replace(ListenerPhase::Drain);
+        let drained = serving.await.expect("it does not panic");
+        assert_eq!(drained, DrainResult { cut: 0 });
+        assert!(lifecycle.leaving.load(Ordering::Relaxed));
+        assert!(!*lifecycle.failed.borrow());
+    }
 }

@@ -3,7 +3,11 @@
 use std::{fmt, sync::Arc};
 
 use fleet::{Fleet, Snapshot, WorkerView};
-use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, NoLabelSet},
+    metrics::MetricType,
+};
 use routing::Router;
 
 use crate::name_labels::{MOST_NAMES, OTHER};
@@ -31,6 +35,8 @@ impl Collector for LoadCollector {
             MetricType::Gauge,
         )?;
         queued.encode_gauge(&i64::try_from(self.router.queued_requests()).unwrap_or(i64::MAX))?;
+        self.encode_admission(&mut encoder)?;
+        self.encode_fetches(&mut encoder)?;
         let mut in_flight = encoder.encode_descriptor(
             "warmroute_in_flight",
             "Requests that a worker is busy with",
@@ -48,6 +54,66 @@ impl Collector for LoadCollector {
         }
         Ok(())
     }
+}
+
+impl LoadCollector {
+    /// Writes the requests that wait for room in a cache, and how others ended.
+    fn encode_admission(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut waiting = encoder.encode_descriptor(
+            "warmroute_admission_waiting",
+            "Requests that wait for room in a worker's cache",
+            None,
+            MetricType::Gauge,
+        )?;
+        let requests = self.router.requests_waiting_for_room();
+        waiting.encode_gauge(&i64::try_from(requests).unwrap_or(i64::MAX))?;
+        let counts = self.router.admission_counts();
+        encode_counts(
+            encoder,
+            "warmroute_admission",
+            "Requests that found no room in any cache, by how that ended",
+            "outcome",
+            [
+                ("room", counts.room),
+                ("budget", counts.budget),
+                ("overdue", counts.overdue),
+                ("refused", counts.refused),
+            ],
+        )
+    }
+
+    /// Writes the requests whose engine was told to read blocks from another one, by result.
+    fn encode_fetches(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let counts = self.router.fetch_counts();
+        encode_counts(
+            encoder,
+            "warmroute_fetches",
+            "Requests whose worker was told to read blocks from another one, by result",
+            "result",
+            [
+                ("sent", counts.sent),
+                ("arrived", counts.arrived),
+                ("missed", counts.missed),
+            ],
+        )
+    }
+}
+
+/// Writes a counter with one label.
+fn encode_counts<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &str,
+    counts: [(&str, u64); N],
+) -> Result<(), fmt::Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (value, count) in counts {
+        family
+            .encode_family(&[(label, value)])?
+            .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+    }
+    Ok(())
 }
 
 /// Returns the load of each worker by its name; those beyond [`MOST_NAMES`] are one sum,

@@ -32,9 +32,16 @@ use crate::{
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// Reasons of rejections that share the error code `overloaded`: too many bytes of bodies at once,
-/// or too little memory.
+/// too little memory, or a latency target that no worker can meet.
 pub(crate) const BUFFERED_BYTES: &str = "held_bytes";
 pub(crate) const MEMORY: &str = "memory";
+pub(crate) const SLO: &str = "slo";
+
+/// Labels of latency targets and their results.
+const TTFT: &str = "ttft";
+const TPOT: &str = "tpot";
+const MET: &str = "met";
+const MISSED: &str = "missed";
 
 /// Results of a prefill: handed over, or ended by its request.
 const PREFILLED: &str = "ok";
@@ -96,6 +103,8 @@ pub(crate) struct RequestSummary<'a> {
     pub(crate) kind: OutcomeKind,
     pub(crate) took: Duration,
     pub(crate) ttft: Option<Duration>,
+    /// Mean time between the later tokens of a whole stream.
+    pub(crate) tpot: Option<Duration>,
     /// `None` when no decision was made: stages that did not run are not observed.
     pub(crate) timing: Option<&'a RouterTiming>,
     pub(crate) selection: Option<&'a Selection>,
@@ -148,6 +157,8 @@ families! {
             "vllm_router_tenant_request_duration_seconds" "Time from accepting a tenant's request to its end";
         similarity: Histogram = similarity(),
             "vllm_router_cache_similarity" "Cosine of question and kept question, where their meaning answered";
+        slo: IndexedFamily<Labels<2>, Counter> = IndexedFamily::default(),
+            "warmroute_slo_requests" "Streams with a latency target, by whether their tokens came in time";
         open_streams: Gauge = Gauge::default(),
             "warmroute_open_streams" "Replies being relayed";
         buffered_body_bytes: Gauge = Gauge::default(),
@@ -322,6 +333,10 @@ impl Metrics {
         let Some(selection) = summary.selection else {
             return;
         };
+        if let Some(slo) = &selection.slo {
+            families.record_slo(TTFT, slo.ttft.zip(summary.ttft));
+            families.record_slo(TPOT, slo.tpot.zip(summary.tpot));
+        }
         let worker = self.labelled(&selection.worker);
         if let Some(ttft) = summary.ttft {
             let series = &self.workers.ttft;
@@ -362,9 +377,23 @@ impl RequestFamilies {
         }
     }
 
+    /// Counts a target with the time that it is compared with, if there are both.
+    fn record_slo(&self, slo: &'static str, times: Option<(Duration, Duration)>) {
+        if let Some((target, actual)) = times {
+            let result = if actual <= target { MET } else { MISSED };
+            count(&self.slo, [("slo", slo), ("result", result)]);
+        }
+    }
+
     fn start_at_zero(&self) {
+        for slo in [TTFT, TPOT] {
+            for result in [MET, MISSED] {
+                self.slo.begin(&[("slo", slo), ("result", result)]);
+            }
+        }
         let codes = ErrorCode::ALL.into_iter().filter(|code| code.sheds_load());
-        for reason in codes.map(ErrorCode::as_str).chain([BUFFERED_BYTES, MEMORY]) {
+        let causes = [BUFFERED_BYTES, MEMORY, SLO];
+        for reason in codes.map(ErrorCode::as_str).chain(causes) {
             self.shed.begin(&[("reason", reason)]);
         }
         for route in ROUTES {
@@ -385,6 +414,7 @@ impl DecisionFamilies {
         for source in [
             PromptSource::Tokens,
             PromptSource::EngineTokenize,
+            PromptSource::EngineRender,
             PromptSource::Given,
             PromptSource::TextPrefix,
             PromptSource::None,
@@ -444,6 +474,8 @@ fn add(family: &IndexedFamily<WorkerLabel, Counter>, worker: &WorkerLabel, token
 
 #[cfg(test)]
 mod tests {
+    use routing::SloTargets;
+
     use super::*;
 
     #[test]
@@ -452,7 +484,14 @@ mod tests {
         let _metrics = Metrics::new(&mut registry);
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
-        for source in ["tokens", "engine_tokenize", "given", "text_prefix", "none"] {
+        for source in [
+            "tokens",
+            "engine_tokenize",
+            "engine_render",
+            "given",
+            "text_prefix",
+            "none",
+        ] {
             let series = format!("warmroute_prompt_source_total{{source=\"{source}\"}} 0\n");
             assert!(page.contains(&series), "{series}");
         }
@@ -486,6 +525,7 @@ mod tests {
                 kind: OutcomeKind::Ok,
                 took: Duration::from_secs(1),
                 ttft: None,
+                tpot: None,
                 timing: None,
                 selection: Some(&selection),
                 usage,
@@ -500,6 +540,49 @@ mod tests {
             "warmroute_parity_requests_total{worker=\"w1\",result=\"exact\"} 1",
             "warmroute_parity_requests_total{worker=\"w1\",result=\"under\"} 1",
             "warmroute_parity_requests_total{worker=\"w1\",result=\"over\"} 1",
+        ] {
+            assert!(page.lines().any(|there| there == line), "{line}\n{page}");
+        }
+    }
+
+    #[test]
+    fn targets_are_counted_as_met_or_missed_only_where_the_time_is_known() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let targets = SloTargets {
+            ttft: Some(Duration::from_millis(500)),
+            tpot: Some(Duration::from_millis(40)),
+        };
+        for (slo, ttft_ms, tpot_ms) in [
+            (Some(targets), Some(500), Some(41)),
+            (Some(targets), Some(501), None),
+            (Some(targets), Some(20), Some(40)),
+            (Some(targets), None, None),
+            (None, Some(1), Some(1)),
+        ] {
+            let selection = Selection {
+                slo: slo.map(Box::new),
+                ..crate::request::receipt::tests::selection("w1", 0)
+            };
+            metrics.record_request(&RequestSummary {
+                route: "/v1/completions",
+                kind: OutcomeKind::Ok,
+                took: Duration::from_secs(1),
+                ttft: ttft_ms.map(Duration::from_millis),
+                tpot: tpot_ms.map(Duration::from_millis),
+                timing: None,
+                selection: Some(&selection),
+                usage: None,
+                compared_tokens: None,
+            });
+        }
+        let page = page(&registry);
+        for line in [
+            "warmroute_slo_requests_total{slo=\"ttft\",result=\"met\"} 2",
+            "warmroute_slo_requests_total{slo=\"ttft\",result=\"missed\"} 1",
+            "warmroute_slo_requests_total{slo=\"tpot\",result=\"met\"} 1",
+            "warmroute_slo_requests_total{slo=\"tpot\",result=\"missed\"} 1",
+            "warmroute_shed_total{reason=\"slo\"} 0",
         ] {
             assert!(page.lines().any(|there| there == line), "{line}\n{page}");
         }

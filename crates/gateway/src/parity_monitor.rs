@@ -210,7 +210,10 @@ impl PrefixExpectation {
         let counted = usage
             .map(|usage| usage.prompt_tokens)
             .filter(|tokens| *tokens > 0);
-        self.comparable.then(|| PredictionSample {
+        // The engine counts blocks that it read from another one as cached. Whether they came is no
+        // matter of its own cache; the router learns it by itself.
+        let is_own = self.comparable && !selection.fetches;
+        is_own.then(|| PredictionSample {
             sent: selection.sent,
             prompt_tokens: counted
                 .unwrap_or_else(|| u32::try_from(self.tokens).unwrap_or(u32::MAX)),
@@ -280,6 +283,7 @@ mod tests {
         for (body, source, comparable) in [
             (ONE, PromptSource::Tokens, true),
             (ONE, PromptSource::EngineTokenize, true),
+            (ONE, PromptSource::EngineRender, true),
             (ONE, PromptSource::TextPrefix, false),
             (ONE, PromptSource::None, false),
             (

@@ -89,7 +89,7 @@ impl QueueWaiters {
     }
 
     pub(crate) fn record_work(&self, id: ReservationId, reported: ReportedWork) {
-        self.router.record_work(id, reported);
+        self.router.record_work(self.clock.now(), id, reported);
     }
 
     pub(crate) fn end_attempt(&self, id: ReservationId, end: AttemptEnd) {

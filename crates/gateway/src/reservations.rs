@@ -249,6 +249,16 @@ impl Reservations {
         Ok(())
     }
 
+    /// Ends the reservation of this decision, whose holder does not know of it. By now its id may
+    /// be held by another one, which goes on.
+    pub(crate) fn abandon(&self, id: &ReservationId, decision: DecisionId, at: CallTime) {
+        let is_its_own = |reservation: &OpenReservation| reservation.receipt == decision;
+        let abandoned = self.table.lock().remove_if(id, is_its_own);
+        if let Some(reservation) = abandoned {
+            reservation.end(OutcomeKind::ClientGone, at.now, &self.ring);
+        }
+    }
+
     /// Ends expired reservations, and those of ended worker processes, whose sequences ended too.
     /// Call about once a second.
     pub(crate) fn tick(&self, at: CallTime, workers: &Snapshot) {

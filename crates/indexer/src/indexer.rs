@@ -413,7 +413,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(ended(), [false, false]);
-        tokio::task::spawn_blocking(move || another.shutdown_timeout(Duration::from_secs(5)))
+        tokio::task::spawn_blocking(move || another.shutdown_timeout(Duration::from_secs(60)))
             .await
             .unwrap();
         assert_eq!(ended(), [true, true]);

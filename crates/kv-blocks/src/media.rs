@@ -21,6 +21,11 @@ impl MediaItem {
     fn end(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.length)
     }
+
+    /// Returns the place of its first token relative to the token at `start`.
+    fn place_from(&self, start: u64) -> i64 {
+        i64::from(self.offset) - i64::try_from(start).unwrap_or(i64::MAX)
+    }
 }
 
 /// Identity of the multimodal items that a block has tokens of, with their places relative to the
@@ -76,6 +81,27 @@ impl PromptMedia {
         Some(Self(items.into()))
     }
 
+    /// Returns the items, in the order of their places.
+    pub fn items(&self) -> &[MediaItem] {
+        &self.0
+    }
+
+    /// Returns the identifiers of the items that the block at `index` has tokens of, each with the
+    /// place of its first token relative to the first token of the block.
+    pub fn in_block(
+        &self,
+        index: usize,
+        size: BlockSize,
+    ) -> impl Iterator<Item = (&Arc<str>, i64)> {
+        let start = index as u64 * u64::from(size.tokens());
+        let end = start + u64::from(size.tokens());
+        self.0
+            .iter()
+            .skip_while(move |item| item.end() <= start)
+            .take_while(move |item| u64::from(item.offset) < end)
+            .map(move |item| (&item.identifier, item.place_from(start)))
+    }
+
     /// Returns the hash of the items in each block of `size` tokens, first block first.
     pub(crate) fn hashes(&self, size: BlockSize) -> impl Iterator<Item = Option<MediaHash>> {
         let mut left = &self.0[..];
@@ -87,10 +113,7 @@ impl PromptMedia {
             let here = left
                 .iter()
                 .take_while(|item| u64::from(item.offset) < end)
-                .map(|item| {
-                    let place = i64::from(item.offset) - i64::try_from(start).unwrap_or(i64::MAX);
-                    (&*item.identifier, place)
-                });
+                .map(|item| (&*item.identifier, item.place_from(start)));
             MediaHash::of(here)
         })
     }
@@ -124,6 +147,11 @@ mod tests {
         );
         let long = media.hashes(BlockSize::new(16).unwrap()).next().unwrap();
         assert_eq!(long, MediaHash::of([("a", 2), ("b", 9)]));
+        for (index, items) in want.into_iter().enumerate() {
+            let here = media.in_block(index, BlockSize::new(4).unwrap());
+            let here: Vec<_> = here.map(|(name, place)| (&**name, place)).collect();
+            assert_eq!(here, items, "{index}");
+        }
     }
 
     #[test]

@@ -41,6 +41,21 @@ pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Names the data-parallel rank inside a worker.
 pub const DP_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+/// Names the worker whose cache llm-d's sidecar lets its engine read.
+pub const KV_SOURCE: HeaderName = HeaderName::from_static("x-kv-cache-source-host-port");
+
+/// By these fields llm-d's sidecar is told to which engines it or its engine connects, also under
+/// their later and earlier names.
+const SIDECAR_PEERS: [HeaderName; 8] = [
+    KV_SOURCE,
+    HeaderName::from_static("x-llm-d-kv-cache-source-host-port"),
+    HeaderName::from_static("x-prefiller-host-port"),
+    HeaderName::from_static("x-llm-d-prefiller-host-port"),
+    HeaderName::from_static("x-prefiller-url"),
+    HeaderName::from_static("x-encoder-hosts-ports"),
+    HeaderName::from_static("x-llm-d-encoder-hosts-ports"),
+    HeaderName::from_static("x-data-parallel-host-port"),
+];
 
 /// Builds the head of the upstream request: the client's fields in their order, except those that
 /// are not forwarded, and the credentials for the worker.
@@ -55,6 +70,7 @@ pub fn upstream_head(
     let stays = |name: &HeaderName| {
         HOP_BY_HOP.contains(name)
             || CREDENTIALS.contains(name)
+            || SIDECAR_PEERS.contains(name)
             || [HOST, CONTENT_LENGTH, EXPECT, UPGRADE, DP_RANK].contains(name)
             || name.as_str().starts_with(OURS)
             || named.contains(name)
@@ -419,6 +435,30 @@ mod tests {
         ]);
         let request = upstream_head(&client, HeaderValue::from_static("engine"), None);
         assert_eq!(request, map(&[("host", "engine")]));
+    }
+
+    #[test]
+    #[contract("S42")]
+    fn a_client_names_no_engine_to_which_a_sidecar_connects() {
+        for name in [
+            "x-kv-cache-source-host-port",
+            "x_kv_cache_source_host_port",
+            "x-llm-d-kv-cache-source-host-port",
+            "x_llm_d-kv-cache-source-host-port",
+            "x-prefiller-host-port",
+            "x-llm-d-prefiller-host-port",
+            "x-prefiller-url",
+            "x-encoder-hosts-ports",
+            "x-llm-d-encoder-hosts-ports",
+            "x-data-parallel-host-port",
+        ] {
+            let client = map(&[(name, "10.0.0.7:8000"), (name, "10.0.0.8:8000")]);
+            let request = upstream_head(&client, HeaderValue::from_static("engine"), None);
+            assert_eq!(request, map(&[("host", "engine")]), "{name}");
+        }
+        let targets = map(&[("x-llm-d-slo-ttft-ms", "200")]);
+        let request = upstream_head(&targets, HeaderValue::from_static("engine"), None);
+        assert!(request.contains_key("x-llm-d-slo-ttft-ms"));
     }
 
     #[test]

@@ -24,17 +24,21 @@ pub struct JsonQuery<'a, C> {
     pub body: Bytes,
     /// Most bytes of an answer; a longer one is invalid.
     pub most_bytes: usize,
+    /// What begins the part of an answer that is not read, if it has one.
+    pub end_mark: Option<&'static [u8]>,
     /// Time limit to open a connection.
     pub connect_timeout: Duration,
 }
 
-/// A complete answer.
+/// A complete answer, or one up to the query's mark.
 #[derive(Debug)]
 pub struct JsonReply {
     /// Its status.
     pub status: u16,
     /// Its body.
     pub body: Bytes,
+    /// Whether the body ends before the mark.
+    pub is_cut: bool,
 }
 
 /// The reason why there is no answer.
@@ -66,6 +70,7 @@ where
         path,
         body,
         most_bytes,
+        end_mark,
         connect_timeout,
     } = query;
     let outgoing = OutgoingRequest {
@@ -86,10 +91,18 @@ where
     if headers::has_conflicting_lengths(&reply.head.headers) {
         return Err(QueryError::Broken);
     }
-    let body = reply.body.read_to_end(most_bytes).await;
+    let read = match end_mark {
+        Some(mark) => reply.body.read_until(mark, most_bytes).await,
+        None => {
+            let whole = reply.body.read_to_end(most_bytes).await;
+            whole.map(|body| (body, false))
+        }
+    };
+    let (body, is_cut) = read.map_err(|_| QueryError::Broken)?;
     Ok(JsonReply {
         status: reply.head.status.as_u16(),
-        body: body.map_err(|_| QueryError::Broken)?,
+        body,
+        is_cut,
     })
 }
 
@@ -131,6 +144,15 @@ mod tests {
     async fn query(reply: FakeReply) -> (Result<JsonReply, QueryError>, Request<Bytes>) {
         let upstream = FakeUpstream::default();
         upstream.script(WORKER, reply);
+        let result = query_to(&upstream, None).await;
+        let request = upstream.take_requests().pop().expect("one request");
+        (result, request)
+    }
+
+    async fn query_to(
+        upstream: &FakeUpstream,
+        end_mark: Option<&'static [u8]>,
+    ) -> Result<JsonReply, QueryError> {
         let url: WorkerUrl = "http://engine:8000/base".parse().expect("a URL");
         let key = HeaderValue::from_static("Bearer worker");
         let query = JsonQuery {
@@ -140,11 +162,10 @@ mod tests {
             path: "/tokenize",
             body: Bytes::from_static(b"{}"),
             most_bytes: 10,
+            end_mark,
             connect_timeout: Duration::from_secs(1),
         };
-        let result = send_query(&upstream, query).await;
-        let request = upstream.take_requests().pop().expect("one request");
-        (result, request)
+        send_query(upstream, query).await
     }
 
     #[tokio::test]
@@ -191,6 +212,30 @@ mod tests {
         ] {
             let what = format!("{reply:?}");
             assert_eq!(query(reply).await.0.err(), Some(error), "{what}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_with_a_mark_is_read_up_to_it_and_its_connection_closed() {
+        for (pieces, expected) in [
+            (vec!["12<>34"], Ok(("12", true))),
+            (vec!["12<", ">34"], Ok(("12", true))),
+            (vec!["12", "<", ">", "34"], Ok(("12", true))),
+            (vec!["<>"], Ok(("", true))),
+            (vec!["12<", "3>"], Ok(("12<3>", false))),
+            (vec!["1234567890<>long"], Ok(("1234567890", true))),
+            (vec!["12345678901<>"], Err(QueryError::Broken)),
+            (vec!["1234567890", "1<>"], Err(QueryError::Broken)),
+        ] {
+            let upstream = FakeUpstream::default();
+            let sent = pieces.iter().map(|piece| Ok((*piece).into()));
+            upstream.script(WORKER, FakeReply::pieces(Response::new(()), sent));
+            let reply = query_to(&upstream, Some(b"<>")).await;
+            let is_whole = reply.as_ref().is_ok_and(|reply| !reply.is_cut);
+            let read = reply.map(|reply| (reply.body, reply.is_cut));
+            let expected = expected.map(|(body, is_cut)| (Bytes::from(body), is_cut));
+            assert_eq!(read, expected, "{pieces:?}");
+            assert_eq!(upstream.released(), usize::from(is_whole), "{pieces:?}");
         }
     }
 

@@ -268,6 +268,7 @@ fn candidate(number: u32) -> Candidate {
         health: "ready",
         lmcache: LmcacheFacts::default(),
         usage: None,
+        fetches: false,
     }
 }
 

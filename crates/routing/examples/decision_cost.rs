@@ -1,8 +1,10 @@
 //! What a decision costs beside the lookup in the index, by number of candidates; prompts of 8,192 blocks.
 //!
 //! ```sh
-//! cargo run --release -p routing --example decision_cost
+//! cargo run --release -p routing --example decision_cost [live_set]
 //! ```
+//!
+//! `live_set` switches `routing.admission` on: the decision then includes the record of each request's blocks.
 //!
 //! Each row plays the same requests: `lookup` asks the index alone, `decide` is the whole of [`Router::decide`] with that
 //! lookup in it, `beside` what is left of it. Two requests per target are in flight. The last column is the median of a
@@ -25,8 +27,8 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    CacheSource, Candidate, Dispatch, ExpectedReply, Job, JobPrompt, LmcacheFacts, Router,
-    RoutingSettings, TargetPool, Tiers, WaitBudget,
+    AdmissionMode, CacheSource, Candidate, Dispatch, ExpectedReply, Job, JobPrompt, LmcacheFacts,
+    Router, RoutingSettings, TargetPool, Tiers, WaitBudget,
 };
 
 const BLOCKS: u32 = 8_192;
@@ -43,9 +45,17 @@ fn main() {
     }
 }
 
+fn settings() -> RoutingSettings {
+    let mut settings = RoutingSettings::default();
+    if std::env::args().any(|argument| argument == "live_set") {
+        settings.section.admission = AdmissionMode::LiveSet;
+    }
+    settings
+}
+
 fn row(count: u32) {
     let bench = DecisionBench::new(count);
-    let router = Router::new(RoutingSettings::default(), Arc::clone(&bench.index));
+    let router = Router::new(settings(), Arc::clone(&bench.index));
     let (mut lookups, mut decisions) = (Vec::new(), Vec::new());
     let mut open = VecDeque::new();
     for i in 0..DECISIONS {
@@ -114,6 +124,7 @@ impl DecisionBench {
             health: "ready",
             lmcache: LmcacheFacts::default(),
             usage: None,
+            fetches: false,
         };
         let candidates: Vec<Candidate> = (0..count).map(candidate).collect();
         let tokens = |prompt: u32| -> Arc<[u32]> {
@@ -198,7 +209,7 @@ impl DecisionBench {
 
     /// Every target is busy and 300 requests are held.
     fn first_token_beside_a_long_queue(&self) -> f64 {
-        let router = Router::new(RoutingSettings::default(), Arc::clone(&self.index));
+        let router = Router::new(settings(), Arc::clone(&self.index));
         let now = self.now(DECISIONS);
         let wait_budget = |_| {
             Some(WaitBudget {

@@ -119,6 +119,7 @@ impl EmbedFleet {
             health: "ready",
             lmcache: LmcacheFacts::default(),
             usage: None,
+            fetches: false,
         };
         Self {
             router: Router::new(RoutingSettings::default(), Arc::clone(&index)),

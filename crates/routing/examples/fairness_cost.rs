@@ -1,11 +1,12 @@
 //! What sharing by tenant costs a request that waits: its arrival in the queue, and its release, with 1,000 tenants that
-//! all wait and with none.
+//! all wait and with none. Prompts of one length wait in the order of their arrival, where the next one lies beside the
+//! last one in memory; prompts of several lengths, as in traffic, do not, with one tenant neither.
 //!
 //! ```sh
 //! cargo run --release -p routing --example fairness_cost
 //! ```
 //!
-//! Both are measured in turns within one run, since the machine does other things too.
+//! All are measured in turns within one run, since the machine does other things too.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -33,6 +34,8 @@ const TURNS: usize = 15;
 
 struct Bench {
     router: Router,
+    /// Lengths of prompts, in tokens: the least, and how many there are.
+    lengths: (u32, u32),
     candidates: Vec<Candidate>,
     names: Vec<Arc<str>>,
     running: Vec<ReservationId>,
@@ -47,16 +50,23 @@ struct Times {
 }
 
 fn main() {
-    let mut benches = [Bench::new(0), Bench::new(TENANTS)];
+    println!("{WAITING} requests wait for {WORKERS} workers; medians of {TURNS} turns.");
+    println!("| prompts, tokens | tenants | arrival, us | release, us | both, us |");
+    println!("|--:|--:|--:|--:|--:|");
+    for lengths in [(1_024, 1), (512, 1_025)] {
+        compare(lengths);
+    }
+}
+
+fn compare((least, number): (u32, u32)) {
+    let lengths = (least, number);
+    let mut benches = [Bench::new(0, lengths), Bench::new(TENANTS, lengths)];
     let mut times: [Vec<Times>; 2] = Default::default();
     for _ in 0..TURNS {
         for (bench, times) in benches.iter_mut().zip(&mut times) {
             times.push(bench.turn());
         }
     }
-    println!("{WAITING} requests wait for {WORKERS} workers; medians of {TURNS} turns.");
-    println!("| tenants | arrival, us | release, us | both, us |");
-    println!("|--:|--:|--:|--:|");
     let mut sums = Vec::new();
     for (bench, times) in benches.iter().zip(&times) {
         let median = |of: fn(&Times) -> f64| {
@@ -66,7 +76,8 @@ fn main() {
         };
         let both = median(|times| times.arrival_us + times.release_us);
         println!(
-            "| {} | {:.2} | {:.2} | {both:.2} |",
+            "| {least} to {} | {} | {:.2} | {:.2} | {both:.2} |",
+            least + number - 1,
             bench.names.len().max(1),
             median(|times| times.arrival_us),
             median(|times| times.release_us),
@@ -81,7 +92,7 @@ fn main() {
 }
 
 impl Bench {
-    fn new(tenants: usize) -> Self {
+    fn new(tenants: usize, lengths: (u32, u32)) -> Self {
         let queue = QueueSettings {
             max_entries: 2 * WAITING,
             hold_above: Duration::ZERO,
@@ -93,6 +104,7 @@ impl Bench {
         };
         let mut bench = Self {
             router: Router::new(settings, Arc::new(KvIndex::new(IndexSettings::default()))),
+            lengths,
             candidates: (1..=WORKERS).map(candidate).collect(),
             names: (0..tenants)
                 .map(|number| format!("tenant-{number}").into())
@@ -115,6 +127,10 @@ impl Bench {
         self.sent += 1;
         // A stride without a common divisor: tenants come in no order.
         let name = self.names.get(self.sent * 7 % self.names.len().max(1));
+        let random = (self.sent as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (least, number) = self.lengths;
+        // The upper bits are the random ones.
+        let tokens = least + ((random >> 32) as u32 % number);
         let job = Job {
             targets: TargetPool {
                 candidates: &self.candidates,
@@ -122,7 +138,7 @@ impl Bench {
             },
             // Nothing is cached: any worker can begin any of them.
             prompt: JobPrompt {
-                tokens: 1_024,
+                tokens,
                 ..JobPrompt::default()
             },
             reply: ExpectedReply {
@@ -140,7 +156,7 @@ impl Bench {
                 program: None,
                 most_queued: Some(64),
             }),
-            random: (self.sent as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            random,
             ..Job::default()
         };
         if let Dispatch::Plan(plan) = self.router.decide(self.now(), &job) {
@@ -197,5 +213,6 @@ fn candidate(worker: u32) -> Candidate {
         health: "ready",
         lmcache: LmcacheFacts::default(),
         usage: None,
+        fetches: false,
     }
 }

@@ -393,6 +393,7 @@ fn of_model(model: u32) -> Vec<Candidate> {
         health: "ready",
         lmcache: LmcacheFacts::default(),
         usage: None,
+        fetches: false,
     };
     (0..WORKERS).map(candidate).collect()
 }

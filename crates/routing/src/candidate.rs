@@ -45,6 +45,8 @@ pub struct Candidate {
     pub lmcache: LmcacheFacts,
     /// Share of the device cache in use, by the engine's latest report.
     pub usage: Option<f64>,
+    /// Whether its engine reads blocks from other such targets, and they read from it.
+    pub fetches: bool,
 }
 
 impl Candidate {

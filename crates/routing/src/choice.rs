@@ -4,8 +4,11 @@
 use std::{mem, sync::Arc};
 
 use crate::{
-    CacheUse, CostUnit, Decision, ExcludedTarget, Job, Method, Pin, Policy, PrefillNote, Refusal,
-    ReservedLoad, RoutingSettings, RunnerUp, ScoredCandidate, SessionNote, Winner,
+    CacheUse, CostUnit, Decision, ExcludedTarget, FetchNote, Job, Method, Pin, Policy, PrefillNote,
+    Refusal, ReservedLoad, RoutingSettings, RunnerUp, ScoredCandidate, SessionNote, SessionState,
+    Winner,
+    admission::RoomShortage,
+    fetch::FetchOption,
     policy::{
         composite::cached_tokens,
         cost::{CandidateCost, FALLBACK, order, pick},
@@ -48,11 +51,13 @@ pub(crate) enum PlacementError {
     Nobody(Refusal),
     /// All targets that may take the request are above its busy threshold.
     AllBusy(Refusal),
+    /// The request is cold on all targets that may take it, and has room on none.
+    NoRoom(Refusal, Box<RoomShortage>),
 }
 
 impl PlacementError {
     pub(crate) fn refusal(self) -> Refusal {
-        let (Self::Nobody(refusal) | Self::AllBusy(refusal)) = self;
+        let (Self::Nobody(refusal) | Self::AllBusy(refusal) | Self::NoRoom(refusal, _)) = self;
         refusal
     }
 }
@@ -63,7 +68,7 @@ impl<'a> Choice<'a> {
         rules: &PolicyRules,
         job: &Job<'_>,
         settings: &RoutingSettings,
-        input: PolicyInput<'a>,
+        mut input: PolicyInput<'a>,
     ) -> Self {
         let policy = settings.policy_of(job);
         let deciding_policy = rules.deciding_policy(policy, settings, &input);
@@ -73,6 +78,9 @@ impl<'a> Choice<'a> {
             for price in &mut prices {
                 price.terms = price.terms.of_fallback();
             }
+        }
+        for (contender, price) in input.candidates.iter_mut().zip(&prices) {
+            contender.settle_fetch(price.fetches);
         }
         let order = order(&prices, job.random);
         let usual = settings.section.temperature;
@@ -115,6 +123,33 @@ impl<'a> Choice<'a> {
     /// Returns the winning candidate.
     pub(crate) fn winner(&self) -> &PolicyCandidate<'a> {
         self.candidate(self.position)
+    }
+
+    /// Returns the predicted time to first token on the winner; `None` without a time model.
+    pub(crate) fn predicted_ttft_ms(&self) -> Option<f64> {
+        self.prices[self.order[self.position]].predicted_ttft_ms
+    }
+
+    /// Returns the time to first token on the winner from the request's own beginning there.
+    pub(crate) fn own_ttft_ms(&self) -> f64 {
+        let winner = self.winner();
+        match self.predicted_ttft_ms() {
+            Some(ms) => (ms - winner.state.backlog_ms).max(0.0),
+            None => winner.state.rates.overhead_ms + winner.prefill_ms(),
+        }
+    }
+
+    /// Chooses the candidate at this position, whatever the policy and the session chose.
+    pub(crate) fn move_to(&mut self, position: usize) {
+        if position == self.position {
+            return;
+        }
+        (self.position, self.by_session) = (position, false);
+        if let Some(note) = &mut self.session
+            && note.state == SessionState::Same
+        {
+            note.state = SessionState::MovedByPolicy;
+        }
     }
 
     /// Returns the estimated work of the request on the winner, which generates.
@@ -195,6 +230,7 @@ impl<'a> Choice<'a> {
                 },
                 decode_blocks: u32::try_from(self.winner().new_blocks()).unwrap_or(u32::MAX),
             },
+            slo: None,
         }
     }
 
@@ -282,6 +318,7 @@ impl<'a> Choice<'a> {
         let PolicyCandidate {
             overlap: surveyed,
             state,
+            fetch,
         } = self.candidate(position);
         let price = &self.prices[self.order[position]];
         let candidate = surveyed.candidate;
@@ -299,6 +336,19 @@ impl<'a> Choice<'a> {
             cost: price.cost,
             predicted_ttft_ms: price.predicted_ttft_ms,
             terms: price.terms,
+            fetch: fetch.and_then(|fetch| self.fetch_note(&fetch)),
         }
+    }
+
+    /// Returns a read for the receipt. Its source is a candidate too.
+    fn fetch_note(&self, fetch: &FetchOption) -> Option<FetchNote> {
+        let mut candidates = self.input.candidates.iter();
+        let source = candidates.find(|contender| contender.target() == fetch.source)?;
+        Some(FetchNote {
+            source: fetch.source,
+            name: Arc::clone(&source.overlap.candidate.name),
+            tokens: fetch.tokens,
+            ms: fetch.ms,
+        })
     }
 }

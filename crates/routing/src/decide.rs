@@ -6,12 +6,14 @@ use kv_blocks::Moment;
 use kv_index::SpeculationId;
 
 use crate::{
-    CacheSource, Dispatch, Job, Leg, Plan, Policy, Refusal, ReservationId, Router,
+    CacheSource, Dispatch, Job, Leg, Plan, Policy, Refusal, ReservationId, RoomWait, Router,
+    SloNote,
+    admission::{Footprint, LentShare, RoomRule, RoomShortage},
     choice::{Choice, PlacementError},
     ledger::{Ledger, SequenceBlocks},
     policy::rule::PolicyCandidate,
     pool_split::{PoolSplit, PromptLocation},
-    queue::{RequestWork, WaitTerms, engine_priority},
+    queue::{EnginePriority, QueueLimit, RequestWork, RoomTerms, TtftNeeds, WaitTerms},
     state::RouterState,
     survey::{BlockCounting, OverlapSurvey, survey},
 };
@@ -21,6 +23,50 @@ pub(crate) struct ReservedChoice<'a> {
     pub(crate) split: PoolSplit<'a>,
     pub(crate) choice: Choice<'a>,
     pub(crate) reservation: ReservationId,
+    /// Its latency targets, if it has any, and what is expected.
+    pub(crate) slo: Option<SloNote>,
+}
+
+/// What becomes of a job for which a target was chosen.
+enum PlacementStep {
+    /// Its load is counted.
+    Reserved(ReservationId, Option<SloNote>),
+    /// It waits, if a limit does not keep it out of the queue.
+    Waits(Result<WaitTerms, QueueLimit>),
+    /// It would miss its target on every candidate.
+    Misses(SloNote),
+}
+
+/// Whether a choice is made for a request that has just arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It has: the request may continue one that ended lately, which counts once.
+    New,
+    /// It is not: a preview, or the second leg of a request.
+    None,
+}
+
+/// How a choice is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScoreRules {
+    pub(crate) blocks: BlockCounting,
+    pub(crate) room: RoomRule,
+    pub(crate) arrival: Arrival,
+}
+
+impl ScoreRules {
+    /// A preview does not wait, so it shows the target that the request would have without a wait for
+    /// room.
+    pub(crate) const PREVIEW: Self = Self {
+        blocks: BlockCounting::Counted,
+        room: RoomRule::Ignored,
+        arrival: Arrival::None,
+    };
+    /// The prefill leg of a request that has arrived, or of its preview.
+    pub(crate) const PREFILL_LEG: Self = Self {
+        blocks: BlockCounting::Ignored,
+        ..Self::PREVIEW
+    };
 }
 
 impl Router {
@@ -32,40 +78,64 @@ impl Router {
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
         let split = PoolSplit::of(job);
         let settings = self.settings.load();
+        // A request that may not wait is placed wherever it has no room.
+        let room = match job.wait_budget {
+            Some(_) => self.room_rule(job),
+            None => RoomRule::Ignored,
+        };
         let outcome = self.score(
             now,
             &split.decode,
-            BlockCounting::Counted,
-            |state, choice| match self.wait_terms(now, job, choice, state) {
-                Some(terms) => Err(state
-                    .has_capacity_for(now, (job, choice), terms.budget.bytes, &settings.queue)
-                    .map(|()| terms)),
-                None => {
-                    let begins_early = self.begins_early(job, choice, state);
-                    let prompt = split.prompt(choice.winner());
-                    let id = state.reserve(now, &split.decode, choice, prompt, &settings.queue);
-                    let work = choice.work(job.prompt.tokens, prompt);
-                    let (tenant, target) = (job.tenant(), choice.winner().target());
-                    if begins_early {
-                        let of = (&tenant, job.overrides.priority);
-                        state.queue.charge_early(id, of, target, work);
-                    } else {
-                        state.queue.charge(id, (&tenant, None), work);
-                    }
-                    Ok(id)
+            ScoreRules {
+                blocks: BlockCounting::Counted,
+                room,
+                arrival: Arrival::New,
+            },
+            |state, choice| {
+                if let Some(miss) = state.certain_miss(now, job, &settings, choice) {
+                    return PlacementStep::Misses(miss);
                 }
+                if let Some(terms) = self.wait_terms(now, job, choice, state) {
+                    let bytes = terms.budget.bytes;
+                    let fits = state.has_capacity_for(now, (job, choice), bytes, &settings.queue);
+                    return PlacementStep::Waits(fits.map(|()| terms));
+                }
+                let begins_early = self.begins_early(job, choice, state);
+                let prompt = split.prompt(choice.winner());
+                let (targets, spent) = (settings.slo_of(job), job.reply.slo.spent);
+                let slo = state.slo_note(targets, spent, (choice, prompt));
+                let id = state.reserve(now, &split.decode, choice, prompt, &settings.queue);
+                let work = choice.work(job.prompt.tokens, prompt);
+                let (tenant, target) = (job.tenant(), choice.winner().target());
+                if begins_early {
+                    let of = (&tenant, job.overrides.priority);
+                    state.queue.charge_early(id, of, target, work);
+                } else {
+                    state.queue.charge(id, (&tenant, None), work);
+                }
+                PlacementStep::Reserved(id, slo)
             },
         );
         let (terms, policy, excluded) = match outcome {
-            Ok((choice, Ok(reservation))) => {
+            Ok((choice, PlacementStep::Reserved(reservation, slo))) => {
                 let reserved = ReservedChoice {
                     split,
                     choice,
                     reservation,
+                    slo,
                 };
                 return Dispatch::Plan(Box::new(self.plan(now, now, reserved)));
             }
-            Ok((choice, Err(terms))) => (terms, choice.policy, choice.excluded),
+            Ok((choice, PlacementStep::Waits(terms))) => (terms, choice.policy, choice.excluded),
+            Ok((choice, PlacementStep::Misses(miss))) => {
+                return Dispatch::Refused(Refusal {
+                    policy: choice.policy,
+                    excluded: choice.excluded,
+                    queue_full: None,
+                    no_room: None,
+                    slo_miss: Some(Box::new(miss)),
+                });
+            }
             Err(PlacementError::Nobody(refusal)) => return Dispatch::Refused(refusal),
             Err(PlacementError::AllBusy(refusal)) => match job.wait_budget {
                 None => return Dispatch::Refused(refusal),
@@ -75,10 +145,23 @@ impl Router {
                         minds_backlog: self.waits_for_backlog(job, refusal.policy),
                         winner: None,
                         work: RequestWork::default(),
+                        needs: TtftNeeds::default(),
+                        room: None,
                     };
                     (Ok(terms), refusal.policy, refusal.excluded)
                 }
             },
+            Err(PlacementError::NoRoom(refusal, shortage)) => {
+                match self.room_terms(now, job, &shortage) {
+                    Ok(terms) => (terms, refusal.policy, refusal.excluded),
+                    Err(wait) => {
+                        return Dispatch::Refused(Refusal {
+                            no_room: Some(Box::new(wait)),
+                            ..refusal
+                        });
+                    }
+                }
+            }
         };
         // A target that becomes free meanwhile is seen when the request enters the queue.
         match terms.and_then(|terms| self.enqueue(now, job, terms)) {
@@ -87,7 +170,70 @@ impl Router {
                 policy,
                 excluded,
                 queue_full: Some(limit),
+                no_room: None,
+                slo_miss: None,
             }),
+        }
+    }
+
+    /// Returns the wait terms of a job that has no room.
+    ///
+    /// # Errors
+    ///
+    /// Its least wait, if that is longer than the job may wait, or it has no time to wait. A job that
+    /// waits is let in before its time is over.
+    fn room_terms(
+        &self,
+        now: Moment,
+        job: &Job<'_>,
+        shortage: &RoomShortage,
+    ) -> Result<Result<WaitTerms, QueueLimit>, RoomWait> {
+        // Only a job with a budget is tested for room.
+        let Some(budget) = job.wait_budget else {
+            return Ok(Err(QueueLimit::Router));
+        };
+        let settings = self.settings.load();
+        let targets = || job.targets.candidates.iter().map(|known| known.target);
+        let state = &mut *self.state.lock();
+        if let Some(time_left) = job.time_left {
+            let terms = (targets(), LentShare::Most);
+            let least = state.new_room_wait(now, &settings, (job, shortage), terms);
+            let limit = (time_left, shortage.prefill_ms);
+            let section = &settings.section;
+            if section.is_too_late_for_room(least.expected, limit) {
+                state.admission.refused += 1;
+                return Err(least);
+            }
+        }
+        let terms = (targets(), LentShare::Wanted);
+        let wait = state.new_room_wait(now, &settings, (job, shortage), terms);
+        Ok(Ok(WaitTerms {
+            budget,
+            minds_backlog: true,
+            winner: None,
+            work: RequestWork {
+                prefill_ms: shortage.prefill_ms,
+                decode_ms: 0.0,
+            },
+            needs: TtftNeeds::exactly(shortage.prefill_ms),
+            room: Some(Box::new(RoomTerms {
+                shortage: *shortage,
+                wait: Some(wait),
+            })),
+        }))
+    }
+
+    /// Returns whether a job that may wait goes only where it is warm or has room: only under `warm`,
+    /// where requests wait for backlogs too.
+    pub(crate) fn room_rule(&self, job: &Job<'_>) -> RoomRule {
+        let settings = self.settings.load();
+        let is_tested = settings.section.admission.is_on()
+            && settings.policy_of(job) == Policy::Warm
+            && self.waits_for_backlog(job, Policy::Warm);
+        if is_tested {
+            RoomRule::Required
+        } else {
+            RoomRule::Ignored
         }
     }
 
@@ -98,16 +244,23 @@ impl Router {
         &self,
         now: Moment,
         job: &Job<'a>,
-        blocks: BlockCounting,
+        rules: ScoreRules,
         act: impl FnOnce(&mut RouterState, &Choice<'a>) -> T,
     ) -> Result<(Choice<'a>, T), PlacementError> {
-        let survey = self.survey(now, job, blocks);
+        let survey = self.survey(now, job, rules.blocks);
+        let footprint = (survey.prompts.first())
+            .filter(|_| rules.arrival == Arrival::New)
+            .and_then(|prompt| prompt.footprint.clone());
         let state = &mut *self.state.lock();
+        if let Some(footprint) = footprint {
+            state.ledger.live.arrived(now, &footprint);
+        }
         let settings = self.settings.load();
         if job.busy_threshold.is_some() && !survey.candidates.is_empty() {
             state.observe_usage(now, job.targets.candidates, &settings.queue);
         }
-        let choice = state.choose(now, job, &settings, survey)?;
+        let place = state.queue.place_of_new(&job.tenant());
+        let choice = state.choose(now, (job, place), &settings, survey, rules.room)?;
         let outcome = act(state, &choice);
         Ok((choice, outcome))
     }
@@ -125,6 +278,12 @@ impl Router {
                 .prompts
                 .iter_mut()
                 .for_each(|prompt| prompt.blocks = SequenceBlocks::default());
+        }
+        let is_on = self.settings.load().section.follows_live_blocks();
+        if is_on && blocks == BlockCounting::Counted {
+            for prompt in &mut survey.prompts {
+                prompt.footprint = Some(Footprint::of(&prompt.blocks, job.prompt.tokens));
+            }
         }
         survey
     }
@@ -161,6 +320,8 @@ impl Router {
             minds_backlog,
             winner: Some(winner),
             work: choice.work(whole.prompt.tokens, PromptLocation::Here),
+            needs: state.ttft_needs(choice),
+            room: None,
         })
     }
 
@@ -198,23 +359,28 @@ impl Router {
             split,
             choice,
             reservation,
+            slo,
         } = reserved;
         let prefill = self.prefill(now, &split, &choice);
         self.speculate(now, &choice, prefill.wait_ms, reservation);
         let settings = self.settings.load();
+        let decode = Leg {
+            target: choice.winner().target(),
+        };
+        let engine_priority = EnginePriority::new(
+            split.decode.overrides.priority,
+            since,
+            settings.queue.ageing,
+            choice.winner().prefill_ms(),
+        );
+        let mut decision = choice.decision(&split, prefill.note, settings.kept_candidates);
+        decision.winner.slo = slo;
         Plan {
             reservation,
             prefill: prefill.leg,
-            decode: Leg {
-                target: choice.winner().target(),
-            },
-            engine_priority: engine_priority(
-                split.decode.overrides.priority,
-                since,
-                settings.queue.ageing,
-                choice.winner().prefill_ms(),
-            ),
-            decision: choice.decision(&split, prefill.note, settings.kept_candidates),
+            decode,
+            engine_priority,
+            decision,
         }
     }
 
@@ -239,8 +405,8 @@ impl Router {
     ///
     /// For a target without events the index learns nothing else. For one with events the entry
     /// bridges the time until the engine announces the blocks: its time to live counts from the end
-    /// of the target's queue, or a burst behind a long queue would find nothing. `wait_ms` is how
-    /// long another target computes the prompt first.
+    /// of the target's queue and of a read, or a burst behind a long queue would find nothing.
+    /// `wait_ms` is how long another target computes the prompt first.
     fn expect_blocks(
         &self,
         now: Moment,
@@ -250,6 +416,7 @@ impl Router {
         let PolicyCandidate {
             overlap: surveyed,
             state,
+            fetch,
         } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
@@ -266,8 +433,10 @@ impl Router {
                 self.settings.load().prediction_ttl,
             )),
             CacheSource::Events if self.settings.load().section.speculative => {
+                let fetch_ms = fetch.map_or(0.0, |fetch| fetch.ms);
+                let begins_ms = state.backlog_ms + wait_ms + fetch_ms;
                 let ttl = self.settings.load().section.speculative_ttl
-                    + Duration::from_secs_f64((state.backlog_ms + wait_ms) / 1e3);
+                    + Duration::from_secs_f64(begins_ms / 1e3);
                 Some(self.index.speculate(target, namespace, chain, now, ttl))
             }
             CacheSource::Events => None,

@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use kv_blocks::Target;
 
 use crate::{
-    CacheSource, CostUnit, ExcludedTarget, Policy, PrefillLeg, PrefillNote, QueueLimit,
-    ReservationId, ReservedLoad, TargetLoad, Terms, Ticket, TierTokens,
+    CacheSource, CostUnit, EnginePriority, ExcludedTarget, FetchNote, Policy, PrefillLeg,
+    PrefillNote, QueueLimit, ReservationId, ReservedLoad, RoomWait, SloNote, TargetLoad, Terms,
+    Ticket, TierTokens,
 };
 
 /// The answer to a job.
@@ -31,9 +32,9 @@ pub struct Plan {
     pub prefill: Option<PrefillLeg>,
     /// The target that generates.
     pub decode: Leg,
-    /// The rank of the request among those waiting on the target, lowest first, in the order of
-    /// this router's queue: for engines that schedule by a number in the request.
-    pub engine_priority: i64,
+    /// The rank of the request among those waiting on the target, in the order of this router's
+    /// queue: for engines that schedule by a number in the request.
+    pub engine_priority: EnginePriority,
     /// Why, for the receipt.
     pub decision: Decision,
 }
@@ -52,6 +53,8 @@ pub struct ReleasedRequest {
     pub ticket: Ticket,
     /// How long it was queued.
     pub waited: Duration,
+    /// Why it waited for room, if it did.
+    pub room: Option<RoomWait>,
     /// Its targets.
     pub plan: Box<Plan>,
 }
@@ -66,6 +69,10 @@ pub struct Refusal {
     pub excluded: Vec<ExcludedTarget>,
     /// A target could take it later, but this limit keeps it out of the queue.
     pub queue_full: Option<QueueLimit>,
+    /// It has no room, and would wait for it longer than it may: its expected wait.
+    pub no_room: Option<Box<RoomWait>>,
+    /// It would miss its target on every worker: the target, and a hopeful prediction.
+    pub slo_miss: Option<Box<SloNote>>,
 }
 
 /// The winner, the runner-up and the costs of the candidates.
@@ -120,6 +127,8 @@ pub struct Winner {
     pub prompt_blocks: u32,
     /// Load counted on it.
     pub reserved: ReservedLoad,
+    /// The latency targets of the request, if it has any, and what is expected.
+    pub slo: Option<SloNote>,
 }
 
 /// The best candidate beside the winner.
@@ -148,6 +157,11 @@ impl Decision {
         self.candidates
             .iter()
             .find(|row| row.target == self.winner.target)
+    }
+
+    /// Returns the blocks that the winner reads from another worker, if it does.
+    pub fn fetch(&self) -> Option<&FetchNote> {
+        self.winning()?.fetch.as_ref()
     }
 }
 
@@ -233,6 +247,9 @@ pub struct ScoredCandidate {
     pub predicted_ttft_ms: Option<f64>,
     /// The terms of the cost.
     pub terms: Terms,
+    /// The blocks that it would read from another worker, if that is cheaper than to compute them.
+    /// They count as cached in the figures above, and not as warm.
+    pub fetch: Option<FetchNote>,
 }
 
 /// The effect of a decision on a session.

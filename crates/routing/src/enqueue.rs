@@ -8,7 +8,7 @@ use crate::{
     Candidate, ExcludeReason, ExcludedTarget, Job, QueueLimit, Router, Ticket, WaitReason,
     queue::{
         CandidateSet, OrderTerms, QueueEntry, QueuedJob, RequestWork, TargetAvailability,
-        WaitTerms, fingerprint, shared,
+        TtftNeeds, WaitTerms, fingerprint, shared,
     },
     state::RouterState,
 };
@@ -22,13 +22,25 @@ impl Router {
         terms: WaitTerms,
     ) -> Result<Ticket, QueueLimit> {
         let settings = self.settings.load();
+        let room = terms.room.as_ref();
+        let prefill_ms = room.map_or(terms.work.prefill_ms, |room| room.shortage.prefill_ms);
+        let longest = settings
+            .section
+            .longest_room_wait(job.time_left, prefill_ms);
+        let room_until = now + longest;
+        let until = if terms.room.is_some() {
+            room_until
+        } else {
+            now + terms.budget.limit
+        };
         let order_terms = OrderTerms {
             priority: job.overrides.priority,
             // Known when the request has its place in the queue.
             program_start_ms: 0.0,
             since: now - terms.budget.waited,
-            until: now + terms.budget.limit,
+            until,
             uncached_ms: terms.work.prefill_ms,
+            target: job.target_terms(now, &settings, terms.needs),
         };
         let entrant = QueueEntry {
             job: self.queued_job(job),
@@ -37,6 +49,8 @@ impl Router {
             minds_backlog: terms.minds_backlog,
             caller_bytes: terms.budget.bytes,
             winner: terms.winner,
+            room: terms.room,
+            room_until,
         };
         let state = &mut *self.state.lock();
         state.queue.push(
@@ -97,6 +111,8 @@ impl Router {
             minds_backlog,
             winner: None,
             work: RequestWork::default(),
+            needs: TtftNeeds::default(),
+            room: None,
         };
         self.enqueue(now, job, terms)
     }
@@ -123,7 +139,8 @@ impl Router {
     /// Returns why a request waits; `None`: it is not queued.
     pub fn wait_reason(&self, ticket: Ticket) -> Option<WaitReason> {
         let state = self.state.lock();
-        let job = &state.queue.get(ticket)?.job;
+        let request = state.queue.get(ticket)?;
+        let job = &request.job;
         let is_above = |target: &Target| {
             job.busy_threshold
                 .is_some_and(|threshold| state.ledger.is_above(*target, threshold))
@@ -131,6 +148,7 @@ impl Router {
         Some(match job.pool.set.targets.iter().all(is_above) {
             _ if job.pool.set.targets.is_empty() => WaitReason::NoWorker,
             true => WaitReason::Busy,
+            false if request.waits_for_room => WaitReason::Room,
             false => WaitReason::Backlog,
         })
     }

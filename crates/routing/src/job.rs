@@ -5,6 +5,7 @@
 use std::{
     fmt,
     sync::{Arc, LazyLock},
+    time::Duration,
 };
 
 use kv_blocks::{PromptBlocks, WorkerId};
@@ -49,6 +50,9 @@ pub struct Job<'a> {
     pub busy_threshold: Option<f64>,
     /// Whether and how long it may wait in the queue; `None`: it gets an answer at once.
     pub wait_budget: Option<WaitBudget>,
+    /// Time until its caller gives it up; `None`: not known. A request that would be let in too late for it
+    /// by `routing.admission` is refused at once.
+    pub time_left: Option<Duration>,
     /// Whose request it is; `None`: of the one tenant without a name.
     pub tenant: Option<JobTenant<'a>>,
     /// A random number for this request; breaks ties between equal costs.
@@ -70,6 +74,7 @@ impl Default for Job<'_> {
             overrides: Overrides::default(),
             busy_threshold: None,
             wait_budget: None,
+            time_left: None,
             tenant: None,
             random: 0,
             stopwatch: &NoStopwatch,
@@ -214,6 +219,39 @@ pub struct ExpectedReply {
     pub mode: ReplyMode,
     /// Upper limit of its length in tokens, if the caller knows it; typical lengths are learned.
     pub max_tokens: Option<u32>,
+    /// When it should come.
+    pub slo: JobSlo,
+}
+
+/// Latency targets of a reply, its service level objectives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SloTargets {
+    /// Time from the request's arrival to the first token; `None`: no target.
+    pub ttft: Option<Duration>,
+    /// Mean time between the later tokens; `None`: no target.
+    pub tpot: Option<Duration>,
+}
+
+impl SloTargets {
+    /// Returns these targets, and for those that are missing the usual ones.
+    #[must_use]
+    pub fn or(self, usual: Self) -> Self {
+        Self {
+            ttft: self.ttft.or(usual.ttft),
+            tpot: self.tpot.or(usual.tpot),
+        }
+    }
+}
+
+/// The latency targets of a job, and its past.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobSlo {
+    /// Its own targets; those of `routing.slo` take the place of missing ones.
+    pub targets: SloTargets,
+    /// Time since the request arrived.
+    pub spent: Duration,
+    /// Whether it is not refused for its targets: it was let in before, or has no first token.
+    pub is_admitted: bool,
 }
 
 /// How the reply comes back.

@@ -12,6 +12,7 @@ mod account;
 mod active;
 mod blocks;
 mod chunked_list;
+mod decode_clock;
 mod load;
 mod peers;
 mod prefill_queue;
@@ -31,18 +32,20 @@ use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::SpeculationId;
 
 pub use blocks::SequenceBlocks;
+pub use decode_clock::DecodeSample;
 pub use load::{DispatchLoad, PredictedPrompt};
 pub use reservation::{PrefillSample, SpeedSample};
 
 pub(crate) use account::TargetAccount;
-pub(crate) use active::{KnownBlocks, RetiredNodes};
+pub(crate) use active::{ActiveBlocks, KnownBlocks, NodeId, RetiredNodes};
 pub(crate) use blocks::fingerprint;
 pub(crate) use peers::LoadSource;
 pub(crate) use reservation::PrefillEnd;
 
-use self::{active::ActiveBlocks, peers::PeerTable, reservation::Reservation, usage::UsageReading};
+use self::{peers::PeerTable, reservation::Reservation, usage::UsageReading};
 use crate::{
     ReplyMode, ReservationId,
+    admission::{Footprint, LiveSets},
     replication::change::{LoadDigest, OpenLoad},
 };
 
@@ -56,6 +59,9 @@ pub(crate) struct Ledger {
     /// threshold could go to.
     usage: HashMap<Target, UsageReading, FixedState>,
     open: OpenReservations,
+    /// The blocks that each target used lately; followed only under `routing.admission` and
+    /// `routing.fetch`.
+    pub(crate) live: LiveSets,
     /// The digest of this router's own reservations.
     digest: LoadDigest,
     peers: PeerTable,
@@ -152,6 +158,10 @@ impl Ledger {
         target: Target,
         load: Arc<DispatchLoad>,
     ) -> Reservation {
+        if self.live.is_enabled() {
+            let footprint = Footprint::of(&load.blocks, load.prompt_tokens);
+            self.live.open(opened, id, target, &footprint);
+        }
         let (blocks_end, new_blocks) = self.active.add(target, &load.blocks);
         let account = self.accounts.entry(target).or_default();
         let alone = account.open(opened, id, &load, new_blocks + load.blocks.unshared);
@@ -163,6 +173,8 @@ impl Ledger {
             alone,
             decoding: false,
             first_token: false,
+            decode_start: None,
+            output_tokens: None,
             speculation: SpeculationId::default(),
         }
     }
@@ -178,6 +190,10 @@ impl Ledger {
         reservation.first_token = true;
         start_decoding(&mut self.accounts, now, id, reservation);
         self.digest.advance(id);
+        if reservation.load.reply == ReplyMode::Streamed {
+            let account = self.accounts.get(&reservation.target);
+            reservation.decode_start = account.map(TargetAccount::decode_clock);
+        }
         let ms = now.ms_since(reservation.opened);
         let sample = (reservation.load.reply == ReplyMode::Streamed).then(|| SpeedSample {
             worker: reservation.target.worker,
@@ -200,6 +216,28 @@ impl Ledger {
             first_token_ms: None,
             prefill: Some(prefill),
         })
+    }
+
+    /// Stores the length of a reservation's reply, of which the time is that of its decode steps.
+    pub(crate) fn set_output_tokens(&mut self, id: ReservationId, tokens: u32) {
+        if let Some(reservation) = self.open.own.get_mut(&id) {
+            reservation.output_tokens = Some(tokens);
+        }
+    }
+
+    /// Returns the decode steps of a reply that is complete now, with its worker; `None`: the sender
+    /// of the request saw none of them, or its length is unknown.
+    pub(crate) fn decode_sample(
+        &mut self,
+        now: Moment,
+        id: ReservationId,
+    ) -> Option<(WorkerId, DecodeSample)> {
+        let reservation = self.open.own.get(&id)?;
+        let (start, tokens) = reservation.decode_start.zip(reservation.output_tokens)?;
+        let account = self.accounts.get_mut(&reservation.target)?;
+        account.advance_clock(now);
+        let sample = account.decode_clock().sample_since(&start, tokens)?;
+        Some((reservation.target.worker, sample))
     }
 
     /// Moves prefills whose end is never announced to decode once their estimated time is over.
@@ -253,12 +291,14 @@ impl Ledger {
         let Reservation {
             target, ref load, ..
         } = reservation;
+        self.live.end(now, id, target);
         let freed = self.active.remove(target, reservation.blocks_end);
         if let Some(account) = self.accounts.get_mut(&target) {
             if !reservation.decoding {
                 account.prefills_mut().remove(now, id);
             }
-            account.close(load, reservation.decoding, freed + load.blocks.unshared);
+            let blocks = freed + load.blocks.unshared;
+            account.close(now, load, reservation.decoding, blocks);
             if account.is_removable() {
                 self.accounts.remove(&target);
             }
@@ -342,7 +382,9 @@ impl Ledger {
 
     /// Returns memory that is no longer used, to be freed without the router's lock.
     pub(crate) fn take_retired(&mut self) -> Vec<RetiredNodes> {
-        self.active.take_retired()
+        let mut retired = self.active.take_retired();
+        retired.extend(self.live.take_retired());
+        retired
     }
 
     /// Returns the leading blocks of `blocks` that are active, by target.
@@ -367,6 +409,7 @@ impl Ledger {
             !account.is_removable()
         });
         self.usage.retain(|target, _| target.worker != worker);
+        self.live.forget(worker);
     }
 }
 
@@ -374,7 +417,7 @@ fn pass_account(account: &mut TargetAccount, open: &mut OpenReservations, now: M
     for id in account.prefills_mut().expire(now) {
         if let Some(reservation) = open.get_mut(id) {
             reservation.decoding = true;
-            account.decode(&reservation.load);
+            account.decode(now, &reservation.load);
         }
     }
 }
@@ -392,6 +435,6 @@ fn start_decoding(
     reservation.decoding = true;
     if let Some(account) = accounts.get_mut(&reservation.target) {
         account.prefills_mut().remove(now, id);
-        account.decode(&reservation.load);
+        account.decode(now, &reservation.load);
     }
 }

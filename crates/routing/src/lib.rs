@@ -12,6 +12,7 @@
 //! **Invariant**: load is counted inside `decide` and freed exactly once by `end_attempt`;
 //! when every reservation is done, every target's load is exactly zero.
 
+mod admission;
 mod attempt_end;
 mod candidate;
 mod choice;
@@ -20,12 +21,14 @@ mod decide;
 mod decision;
 mod distribution;
 mod enqueue;
+mod fetch;
 mod health;
 mod job;
 mod kv_counters;
 mod latency;
 mod learned;
 mod ledger;
+mod model_routing;
 mod output_length;
 mod policy;
 mod pool_split;
@@ -45,10 +48,13 @@ mod scoring;
 mod sections;
 mod session;
 mod sketch;
+mod slo;
 mod state;
 mod state_lock;
 mod survey;
+mod ttft_parity;
 
+pub use admission::{AdmissionCounts, AdmissionReport, LiveTarget, RoomWait, RoomWaiter};
 pub use api::{ReservedLoad, TargetLoad, TierTokens};
 pub use attempt_end::AttemptEnd;
 pub use candidate::{
@@ -59,13 +65,18 @@ pub use decision::{
     RunnerUp, ScoredCandidate, SessionNote, SessionState, Winner,
 };
 pub use distribution::DistributionSnapshot;
+pub use fetch::{FetchCounts, FetchNote};
 pub use job::{
-    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, JobTenant, NoStopwatch, Overrides,
-    PrefillPool, PromptKnowledge, ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
+    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, JobSlo, JobTenant, NoStopwatch,
+    Overrides, PrefillPool, PromptKnowledge, ReplyMode, ReservationId, SloTargets, Stopwatch,
+    TargetPool, Ticket,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
 pub use learned::LearnedState;
-pub use ledger::{DispatchLoad, PredictedPrompt, PrefillSample, SequenceBlocks, SpeedSample};
+pub use ledger::{
+    DecodeSample, DispatchLoad, PredictedPrompt, PrefillSample, SequenceBlocks, SpeedSample,
+};
+pub use model_routing::ModelRouting;
 pub use policy::{
     Policy,
     cost::{CostUnit, Terms},
@@ -76,18 +87,21 @@ pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillSkip};
 pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters, PrefixRoutedRequest};
 pub use prefix_memory::PrefixMemory;
 pub use preview::PotentialLoad;
-pub use queue::{QueueLimit, QueueSettings, ReportedWork, WaitBudget, WaitReason};
+pub use queue::{EnginePriority, QueueLimit, QueueSettings, ReportedWork, WaitBudget, WaitReason};
 pub use rates::{PrefillCurve, Rates, robust};
 pub use replication::{FeedState, LoadChange, LoadDigest, LoadPage, OpenLoad, PeerId};
 pub use router::Router;
 pub use router_settings::{CacheAwareSettings, LmcacheSettings, RingSettings, RoutingSettings};
 pub use scoring::{OverlapMeasure, PrefixHolder, Scores, ScoringInput, ScoringSettings};
 pub use sections::{
-    DecisionLogSection, DecisionsSection, DynamoSettings, FALLBACKS, LmcacheMode, LmcacheSection,
-    MediumWeightOverrides, MediumWeights, ModelRoutingEntry, PredictionSection,
-    PrefixRoutingSection, PromptCacheBackend, PromptCacheSection, RoutingSection, SemanticCluster,
-    SemanticClusters, SessionMode, SessionSection, SharedPrefixRouting, WarmSection,
+    AdmissionMode, DecisionLogSection, DecisionsSection, DynamoSettings, FALLBACKS, FetchMode,
+    LmcacheMode, LmcacheSection, MediumWeightOverrides, MediumWeights, ModelRoutingEntry,
+    PredictionSection, PrefixRoutingSection, PromptCacheBackend, PromptCacheSection,
+    RoutingSection, SemanticCluster, SemanticClusters, SessionMode, SessionSection,
+    SharedPrefixRouting, SloSection, WarmSection,
 };
 pub use session::{GrowingChat, PromptGrowth, PromptTail, SessionBinding, SessionKeys};
+pub use slo::SloNote;
 #[cfg(feature = "lock-observer")]
 pub use state_lock::observed::{LockEvent, observe_lock};
+pub use ttft_parity::TtftRatios;

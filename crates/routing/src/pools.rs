@@ -16,10 +16,10 @@ use kv_blocks::Moment;
 use crate::{
     AttemptEnd, PrefillLeg, PrefillNote, PrefillSkip, ReleasedRequest, ReservationId, Router,
     choice::Choice,
+    decide::ScoreRules,
     pool_split::{PoolSplit, PromptLocation},
     prefill_pool::PrefillDecision,
     queue::RequestWork,
-    survey::BlockCounting,
 };
 
 impl Router {
@@ -40,7 +40,7 @@ impl Router {
             }
             Some(Ok(job)) => job,
         };
-        let reserved = self.score(now, &job, BlockCounting::Ignored, |state, choice| {
+        let reserved = self.score(now, &job, ScoreRules::PREFILL_LEG, |state, choice| {
             let queue = &self.settings.load().queue;
             let id = state.reserve(now, &job, choice, PromptLocation::Here, queue);
             let work = RequestWork {

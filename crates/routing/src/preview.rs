@@ -7,10 +7,10 @@ use kv_blocks::{Moment, Target};
 use crate::{
     Decision, Job, PrefillNote, Refusal, Router,
     choice::{Choice, PlacementError},
+    decide::ScoreRules,
     policy::rule::PolicyCandidate,
     pool_split::{PoolSplit, PromptLocation},
     pools::{chosen, skipped},
-    survey::BlockCounting,
 };
 
 /// The work and blocks of a target if a request went there.
@@ -35,11 +35,18 @@ impl Router {
     /// Returns the refusal that `decide` would return.
     pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
         let split = PoolSplit::of(job);
-        let (choice, ()) = self
-            .score(now, &split.decode, BlockCounting::Counted, |_, _| ())
+        let settings = self.settings.load();
+        let (targets, spent) = (settings.slo_of(job), job.reply.slo.spent);
+        let (choice, slo) = self
+            .score(now, &split.decode, ScoreRules::PREVIEW, |state, choice| {
+                let prompt = split.prompt(choice.winner());
+                state.slo_note(targets, spent, (choice, prompt))
+            })
             .map_err(PlacementError::refusal)?;
         let note = self.prefill_preview(now, &split, &choice);
-        Ok(choice.decision(&split, note, self.settings.load().kept_candidates))
+        let mut decision = choice.decision(&split, note, settings.kept_candidates);
+        decision.winner.slo = slo;
+        Ok(decision)
     }
 
     /// Returns what every eligible target, of both pools where there are two, would have to compute
@@ -55,7 +62,7 @@ impl Router {
     ) -> Result<Vec<PotentialLoad>, Refusal> {
         let split = PoolSplit::of(job);
         let (choice, ()) = self
-            .score(now, &split.decode, BlockCounting::Counted, |_, _| ())
+            .score(now, &split.decode, ScoreRules::PREVIEW, |_, _| ())
             .map_err(PlacementError::refusal)?;
         let mut loads = choice.potential_loads(|contender| split.prompt(contender));
         loads.extend(self.prefill_loads(now, &split));
@@ -73,7 +80,7 @@ impl Router {
         match split.prefill_job(choice.winner())? {
             Err(reason) => Some(skipped(reason)),
             Ok(job) => self
-                .score(now, &job, BlockCounting::Ignored, |_, _| ())
+                .score(now, &job, ScoreRules::PREFILL_LEG, |_, _| ())
                 .ok()
                 .map(|(choice, ())| chosen(&choice)),
         }
@@ -82,7 +89,7 @@ impl Router {
     /// Returns what every target of the prefill pool would have to compute.
     fn prefill_loads(&self, now: Moment, split: &PoolSplit<'_>) -> Vec<PotentialLoad> {
         let scored = split.prefill.and_then(|job| {
-            self.score(now, &job, BlockCounting::Ignored, |_, _| ())
+            self.score(now, &job, ScoreRules::PREFILL_LEG, |_, _| ())
                 .ok()
         });
         scored.map_or_else(Vec::new, |(choice, ())| {

@@ -1,4 +1,4 @@
-//! The speed of workers, learned from their first tokens.
+//! The speed of workers, learned from their first tokens and from the time of their replies.
 //!
 //! The ledger takes samples when a worker had no prefill waiting, so that the time to first token
 //! is exactly `overhead + a * tokens + b * (end^2 - start^2)`: attention makes a token more
@@ -7,29 +7,30 @@
 //! samples by their relative deviation, which makes it robust against outliers; it forgets by
 //! keeping only the latest samples. An unknown worker is assumed to be like the others.
 //!
+//! Decode steps are learned in the same way, from the time between the first and the last token of
+//! replies: one curve for all workers, and a factor of each. Of that curve only the scale is learned.
+//!
 //! **Invariant**: for all inputs every figure is finite, positive and within its bounds.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    ops::RangeInclusive,
-    time::Duration,
-};
+use std::{ops::RangeInclusive, time::Duration};
 
-use foldhash::fast::FixedState;
 use kv_blocks::{Moment, WorkerId};
 
 pub use self::fit::PrefillCurve;
 pub(crate) use self::learned::LearnedSpeeds;
 use self::{
-    learner::{FACTOR, RateLearner},
-    robust::{TimeSample, median},
+    decode::DecodeCurve,
+    learner::RateLearner,
+    table::{SpeedCurve, SpeedTable},
 };
-use crate::PrefillSample;
+use crate::{DecodeSample, PrefillSample};
 
+mod decode;
 mod fit;
 mod learned;
 mod learner;
 pub mod robust;
+mod table;
 
 /// The estimated speed of a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,8 +39,7 @@ pub struct Rates {
     pub prefill_tokens_per_s: f64,
     /// The part of the time to first token that does not depend on the prompt.
     pub overhead_ms: f64,
-    /// Time that one more sequence in the batch adds to each decode step: a prior, times the
-    /// worker's factor. Nothing is learned from decode steps yet.
+    /// Time that one more sequence in the batch adds to each decode step.
     pub decode_ms_per_sequence: f64,
     /// First tokens of the worker that the estimate includes.
     pub samples: u64,
@@ -54,7 +54,7 @@ impl Rates {
     pub const PRIOR: Self = Self {
         prefill_tokens_per_s: 7000.0,
         overhead_ms: 14.0,
-        decode_ms_per_sequence: 0.02,
+        decode_ms_per_sequence: decode::SEQUENCE_MS,
         samples: 0,
         learned: false,
         curve: PrefillCurve::PRIOR,
@@ -80,7 +80,7 @@ impl Rates {
 }
 
 /// Context tokens that cost one decode step as much as one more sequence.
-pub(crate) const CONTEXT_TOKENS_PER_SEQUENCE: f64 = 700.0;
+const CONTEXT_TOKENS_PER_SEQUENCE: f64 = 700.0;
 
 /// Prompt length for which a worker's speed is reported.
 const REPORTED_TOKENS: f64 = 4096.0;
@@ -88,37 +88,16 @@ const REPORTED_TOKENS: f64 = 4096.0;
 const REPORTED_SPEEDS: RangeInclusive<f64> = 20.0..=500_000.0;
 /// Bounds of reported overheads.
 const OVERHEAD_MS: RangeInclusive<f64> = 0.0..=2000.0;
-/// Samples of all workers together that replace the prior.
-const MIN_FLEET_SAMPLES: usize = 8;
-/// Most samples of all workers; older ones are dropped.
-const MOST_SAMPLES: usize = 96;
-/// Below this number each sample is fitted; afterwards every fourth.
-const EAGER: u64 = 64;
 
 /// Time after a sample of a worker for which those of peers are of no use. Fits are expensive, and
 /// peers send as many samples as all of them have requests.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The learned speed of every worker. Bounded: one learner per worker that has not been forgotten.
-#[derive(Debug)]
+/// The learned speed of every worker.
+#[derive(Debug, Default)]
 pub(crate) struct RateTable {
-    workers: HashMap<WorkerId, RateLearner, FixedState>,
-    /// The latest samples of all workers, oldest first; at most [`MOST_SAMPLES`].
-    samples: VecDeque<(WorkerId, TimeSample)>,
-    seen: u64,
-    /// The curve of a worker with factor 1.
-    curve: PrefillCurve,
-}
-
-impl Default for RateTable {
-    fn default() -> Self {
-        Self {
-            workers: HashMap::default(),
-            samples: VecDeque::new(),
-            seen: 0,
-            curve: PrefillCurve::PRIOR,
-        }
-    }
+    prefill: SpeedTable<PrefillCurve>,
+    decode: SpeedTable<DecodeCurve>,
 }
 
 impl RateTable {
@@ -129,86 +108,35 @@ impl RateTable {
             return;
         }
         let sample = PrefillCurve::sample(f64::from(start), f64::from(tokens), ms);
-        self.samples.push_back((worker, sample));
-        self.drop_oldest();
-        self.seen += 1;
-        if self.samples.len() >= MIN_FLEET_SAMPLES
-            && (self.seen < EAGER || self.seen.is_multiple_of(4))
-        {
-            self.fit();
+        self.prefill.observe(now, worker, sample);
+        self.decode.record_activity(now, worker);
+    }
+
+    /// Records the decode steps of a reply of `worker`.
+    pub(crate) fn observe_decode(&mut self, now: Moment, worker: WorkerId, reply: DecodeSample) {
+        if let Some(step) = reply.step() {
+            self.decode.observe(now, worker, step);
         }
-        let learner = self.workers.entry(worker).or_default();
-        if learner.observe(now, sample, &self.curve) {
-            // It is another engine now: its earlier samples are no evidence about any engine.
-            self.samples.retain(|(seen, _)| *seen != worker);
-            self.samples.extend(
-                learner
-                    .recent_samples
-                    .iter()
-                    .map(|sample| (worker, *sample)),
-            );
-            self.drop_oldest();
-        }
-        self.anchor();
     }
 
     /// Returns whether one more sample of `worker` is of use: at a high rate the latest ones are
     /// all of the last moment.
     pub(crate) fn needs_sample(&self, now: Moment, worker: WorkerId) -> bool {
-        self.workers
-            .get(&worker)
-            .is_none_or(|learner| now.since(learner.last_sample) >= SAMPLE_INTERVAL)
-    }
-
-    fn drop_oldest(&mut self) {
-        self.samples
-            .drain(..self.samples.len().saturating_sub(MOST_SAMPLES));
-    }
-
-    /// Fixes the scale: samples show only the product of curve and factor. The median worker has
-    /// the factor 1, so that an unknown worker is like the others, and curve and factors do not
-    /// drift apart.
-    fn anchor(&mut self) {
-        let known = || self.workers.values().filter(|learner| learner.is_known());
-        if known().next().is_none() {
-            return;
-        }
-        let middle = median(known().map(|learner| learner.factor));
-        let before = self.curve.token_ms;
-        self.curve = self.curve.times(middle);
-        // The curve is limited by its bounds: the part that it could not absorb stays with the
-        // workers.
-        let taken_up = self.curve.token_ms / before;
-        let known = self
-            .workers
-            .values_mut()
-            .filter(|learner| learner.is_known());
-        known.for_each(|learner| {
-            learner.factor = (learner.factor / taken_up).clamp(*FACTOR.start(), *FACTOR.end())
-        });
-    }
-
-    /// Fits the curve to the times that all workers would have taken if they were alike.
-    fn fit(&mut self) {
-        let factor = |worker| {
-            self.workers
-                .get(worker)
-                .map_or(1.0, |learner| learner.factor)
-        };
-        let alike: Vec<TimeSample> = self
-            .samples
-            .iter()
-            .map(|(worker, sample)| sample.over(factor(worker)))
-            .collect();
-        self.curve = fit::fit(&alike, self.curve);
+        let learner = self.prefill.learner(worker);
+        learner.is_none_or(|learner| now.since(learner.last_sample) >= SAMPLE_INTERVAL)
     }
 
     /// Records a first token of `worker` that is no sample of its speed but shows that it is in
     /// use.
     pub(crate) fn record_activity(&mut self, now: Moment, worker: WorkerId) {
-        if let Some(learner) = self.workers.get_mut(&worker) {
-            learner.last_seen = now;
-        }
+        self.prefill.record_activity(now, worker);
+        self.decode.record_activity(now, worker);
+    }
+
+    /// Returns whether the speed of `worker` is known, and a first token came from it lately.
+    pub(crate) fn is_current(&self, now: Moment, worker: WorkerId) -> bool {
+        let learner = self.prefill.learner(worker);
+        learner.is_some_and(|learner| learner.is_current(now))
     }
 
     /// Returns the learned speed of `worker`.
@@ -222,17 +150,21 @@ impl RateTable {
     }
 
     fn with_factor(&self, worker: WorkerId, factor: impl Fn(&RateLearner) -> f64) -> Rates {
-        let own = self.workers.get(&worker);
+        let own = self.prefill.learner(worker);
         let samples = own.map_or(0, |learner| learner.samples);
-        let factor = own.map_or(1.0, factor);
-        let curve = self.curve.times(factor);
+        let prefill_factor = own.map_or(1.0, &factor);
+        let curve = self.prefill.curve.times(prefill_factor);
         let speed = REPORTED_TOKENS * 1e3 / curve.ms(0.0, REPORTED_TOKENS);
+        // A worker of which only prefills are known is as slow in its decode steps.
+        let decode = self.decode.learner(worker);
+        let decode = decode.filter(|learner| learner.is_known());
+        let decode_factor = decode.map_or(prefill_factor, &factor);
         Rates {
             prefill_tokens_per_s: speed.clamp(*REPORTED_SPEEDS.start(), *REPORTED_SPEEDS.end()),
             overhead_ms: curve
                 .overhead_ms
                 .clamp(*OVERHEAD_MS.start(), *OVERHEAD_MS.end()),
-            decode_ms_per_sequence: factor * Rates::PRIOR.decode_ms_per_sequence,
+            decode_ms_per_sequence: self.decode.curve.times(decode_factor).sequence_ms(),
             samples,
             learned: own.is_some_and(RateLearner::is_known),
             curve,
@@ -240,8 +172,8 @@ impl RateTable {
     }
 
     pub(crate) fn forget(&mut self, worker: WorkerId) {
-        self.workers.remove(&worker);
-        self.samples.retain(|(seen, _)| *seen != worker);
+        self.prefill.forget(worker);
+        self.decode.forget(worker);
     }
 }
 
@@ -506,7 +438,7 @@ mod tests {
                     ms: 20.0,
                 },
             );
-            assert!(table.samples.len() <= MOST_SAMPLES);
+            assert!(table.prefill.samples.len() <= table::MOST_SAMPLES);
         }
         for worker in 0..3 {
             let rates = table.of(WorkerId(worker));
@@ -595,6 +527,108 @@ mod tests {
         assert!(rates.prefill_tokens_per_s <= 7_001.0, "{rates:?}");
     }
 
+    /// A reply on a worker whose steps take as long as those of the prior, times `slow`.
+    fn reply(sequences: f64, slow: f64) -> DecodeSample {
+        let context_tokens = 1_000.0 * sequences;
+        DecodeSample {
+            sequences,
+            context_tokens,
+            token_ms: slow
+                * (4.45 + 0.02 * (sequences + context_tokens / CONTEXT_TOKENS_PER_SEQUENCE)),
+        }
+    }
+
+    fn sequence_ms(table: &RateTable, worker: u32) -> f64 {
+        table.of(WorkerId(worker)).decode_ms_per_sequence
+    }
+
+    #[test]
+    fn the_decode_steps_of_a_larger_model_are_learned_beside_any_number_of_sequences() {
+        for slow in [0.2, 2.5, 20.0] {
+            let mut table = RateTable::default();
+            for i in 0..40u32 {
+                let noise = 0.95 + f64::from((i * 7919) % 11) / 100.0;
+                let sequences = 1.0 + f64::from(i % 30);
+                table.observe_decode(Moment::START, W, reply(sequences, slow * noise));
+            }
+            let found = sequence_ms(&table, 1);
+            assert!(close(found, slow * 0.02, 0.1), "{slow}: {found}");
+            assert_eq!(sequence_ms(&table, 9), found, "an unknown one is alike");
+            let (rates, prior) = (table.of(W), Rates::PRIOR);
+            assert_eq!(rates.prefill_tokens_per_s, prior.prefill_tokens_per_s);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_is_slow_in_decode_steps_alone_is_recognized() {
+        let mut table = RateTable::default();
+        for i in 0..240u32 {
+            let (worker, tokens) = (WorkerId(i % 4), 200 + (i * 997) % 8_000);
+            let took = PrefillSample {
+                start: 0,
+                tokens,
+                ms: 10.0 + 0.1 * f64::from(tokens),
+            };
+            table.observe(Moment::START, worker, took);
+            let slow = if i % 4 == 0 { 3.0 } else { 1.0 };
+            // One reply in seven was read slowly.
+            let slow = if i % 7 == 0 { 9.0 * slow } else { slow };
+            table.observe_decode(Moment::START, worker, reply(4.0, slow));
+        }
+        for (worker, expected) in [(0, 0.06), (1, 0.02), (2, 0.02), (3, 0.02)] {
+            let found = sequence_ms(&table, worker);
+            assert!(close(found, expected, 0.1), "{worker}: {found}");
+        }
+        let speed = |worker| table.of(WorkerId(worker)).prefill_tokens_per_s;
+        assert_eq!(speed(0), speed(1));
+    }
+
+    #[test]
+    fn a_worker_that_was_slow_in_decode_steps_before_a_long_pause_is_credited_quickly() {
+        let mut table = RateTable::default();
+        let serve = |table: &mut RateTable, at_s: u64, worker, slow| {
+            let first_token = Moment::at(Duration::from_secs(at_s));
+            table.record_activity(first_token, WorkerId(worker));
+            let end = first_token + Duration::from_millis(500);
+            table.observe_decode(end, WorkerId(worker), reply(4.0, slow));
+        };
+        for at_s in 0..40 {
+            for (worker, slow) in [(1, 1.0), (2, 1.0), (3, 3.0)] {
+                serve(&mut table, at_s, worker, slow);
+            }
+        }
+        let found = sequence_ms(&table, 3);
+        assert!(close(found, 0.06, 0.1), "{found}");
+        for at_s in 300..304 {
+            serve(&mut table, at_s, 3, 1.0);
+        }
+        let found = sequence_ms(&table, 3);
+        assert!(close(found, 0.02, 0.1), "{found}");
+    }
+
+    #[test]
+    fn a_worker_of_which_only_prefills_are_known_is_as_slow_in_decode_steps() {
+        let mut table = RateTable::default();
+        for i in 0..120u32 {
+            let slow = if i % 3 == 0 { 3.0 } else { 1.0 };
+            let tokens = 1_000 + (i * 997) % 8_000;
+            let took = PrefillSample {
+                start: 0,
+                tokens,
+                ms: slow * 0.1 * f64::from(tokens),
+            };
+            table.observe(Moment::START, WorkerId(i % 3), took);
+        }
+        let factor = sequence_ms(&table, 0) / sequence_ms(&table, 1);
+        assert!(close(factor, 3.0, 0.1), "{factor}");
+        // Its replies show that it is not.
+        for _ in 0..40 {
+            table.observe_decode(Moment::START, WorkerId(0), reply(4.0, 1.0));
+            table.observe_decode(Moment::START, WorkerId(1), reply(4.0, 1.0));
+        }
+        assert_eq!(sequence_ms(&table, 0), sequence_ms(&table, 1));
+    }
+
     #[test]
     fn an_unknown_worker_gets_the_mean_speed_of_the_others() {
         let mut table = RateTable::default();
@@ -628,6 +662,21 @@ mod tests {
             let rates = table.of(W);
             prop_assert!((20.0..=500_001.0).contains(&rates.prefill_tokens_per_s));
             prop_assert!((0.0..=2000.0).contains(&rates.overhead_ms));
+        }
+
+        #[test]
+        fn no_sequence_of_replies_leaves_the_bounds(
+            replies in prop::collection::vec((any::<f64>(), any::<f64>(), any::<f64>(), 0u32..3), 0..200),
+        ) {
+            let mut table = RateTable::default();
+            for (sequences, context_tokens, token_ms, worker) in replies {
+                let reply = DecodeSample { sequences, context_tokens, token_ms };
+                table.observe_decode(Moment::START, WorkerId(worker), reply);
+            }
+            for worker in 0..3 {
+                let ms = sequence_ms(&table, worker);
+                prop_assert!((1e-4..=10.0).contains(&ms), "{ms}");
+            }
         }
     }
 }

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use kv_blocks::{Moment, Target, WorkerId};
+use kv_blocks::{Moment, Namespace, Target, WorkerId};
 use kv_index::KvIndex;
 
 use crate::{
-    AttemptEnd, Policy, Rates, ReleasedRequest, ReportedWork, ReservationId, RoutingSettings,
-    SessionMode, TargetLoad, Ticket, policy::rule::PolicyRules, queue::QueueEnd,
-    replication::change::LoadChange, state::RouterState, state_lock::StateLock,
+    AttemptEnd, FetchCounts, Policy, Rates, ReleasedRequest, ReportedWork, ReservationId,
+    RoutingSettings, SessionMode, TargetLoad, Ticket, TtftRatios,
+    policy::rule::PolicyRules,
+    queue::{QueueEnd, TargetAvailability},
+    replication::change::LoadChange,
+    state::RouterState,
+    state_lock::StateLock,
 };
 
 /// The decision state machine, shared by all requests. It has one lock; every call holds it
@@ -45,6 +49,7 @@ use crate::{
 ///     health: "ready",
 ///     lmcache: LmcacheFacts::default(),
 ///     usage: None,
+///     fetches: false,
 /// };
 /// let job = Job {
 ///     targets: TargetPool { candidates: &[candidate], ..TargetPool::default() },
@@ -79,11 +84,32 @@ impl Router {
     /// Replaces the settings. Load, learned rates and sessions stay; the turns of the policies
     /// start over.
     pub fn reconfigure(&self, settings: RoutingSettings) {
-        let state = &mut *self.state.lock();
-        if **self.settings.load() != settings {
+        let forgotten = {
+            let state = &mut *self.state.lock();
+            if **self.settings.load() == settings {
+                return;
+            }
             state.rules = PolicyRules::new(&settings);
+            let forgotten = state
+                .ledger
+                .live
+                .set_enabled(settings.section.follows_live_blocks());
             self.settings.store(Arc::new(settings));
-        }
+            forgotten
+        };
+        // To free many blocks takes longer than the lock may be held.
+        drop(forgotten);
+    }
+
+    /// Returns how many leading blocks of these tokens each target holds, in the order of targets;
+    /// targets without the first block are left out. Source: contract DY17.
+    pub fn find_matches(
+        &self,
+        namespace: &Namespace,
+        tokens: &[u32],
+        now: Moment,
+    ) -> Vec<(Target, u32)> {
+        self.index.find_matches(namespace, tokens, now)
     }
 
     /// Returns the policy of a request that names this one, or none.
@@ -172,8 +198,13 @@ impl Router {
 
     /// Records the tokens of a request that its engine reported, before the attempt ends: its tenant
     /// is charged with them in place of the estimate.
-    pub fn record_work(&self, id: ReservationId, reported: ReportedWork) {
-        self.state.lock().record_work(id, reported);
+    pub fn record_work(&self, now: Moment, id: ReservationId, reported: ReportedWork) {
+        self.state.lock().record_work(now, id, reported);
+    }
+
+    /// Returns how reads of blocks from other workers ended.
+    pub fn fetch_counts(&self) -> FetchCounts {
+        self.state.lock().fetches.counts()
     }
 
     /// Records the length of a complete reply, for the expected length of later ones.
@@ -200,13 +231,31 @@ impl Router {
     /// it about once a second.
     pub fn tick(&self, now: Moment) -> Vec<ReleasedRequest> {
         self.index.expire(now);
-        let retired = {
-            let ledger = &mut self.state.lock().ledger;
+        let (retired, followed) = {
+            let RouterState { queue, ledger, .. } = &mut *self.state.lock();
+            let settings = self.settings.load();
+            let waiting = settings.queue;
             ledger.expire_prefills(now);
-            ledger.take_retired()
+            let availability = TargetAvailability::new(ledger, &waiting);
+            if settings.section.admission.is_on() && waiting.enabled {
+                queue.room_may_be_free(now, availability);
+            } else {
+                queue.end_room_waits(now, waiting.wait, availability);
+            }
+            (ledger.take_retired(), ledger.live.followed())
         };
         drop(retired);
+        self.observe_caches(now, &followed);
         self.release(now)
+    }
+
+    /// Records how full the caches of targets are, by the block index.
+    fn observe_caches(&self, now: Moment, targets: &[Target]) {
+        for target in targets {
+            let [held, ..] = self.index.blocks_per_tier(*target);
+            let live = &mut self.state.lock().ledger.live;
+            live.observe_held(now, *target, held);
+        }
     }
 
     /// Returns some of the queued requests that may start now, however many there are:
@@ -254,6 +303,12 @@ impl Router {
         self.state.lock().rates.of(worker)
     }
 
+    /// Returns how the predicted times to first token of a worker compare with the actual ones, for
+    /// each class of their lengths.
+    pub fn ttft_ratios(&self, worker: WorkerId) -> Vec<TtftRatios> {
+        self.state.lock().ttft_parity.report(worker)
+    }
+
     /// Drops the learned state of a removed worker. Its requests in flight stay counted until they
     /// are done.
     pub fn forget(&self, worker: WorkerId) {
@@ -261,9 +316,12 @@ impl Router {
         state.ledger.forget(worker);
         state.rates.forget(worker);
         state.latencies.forget(worker);
+        state.ttft_parity.forget(worker);
+        state.fetches.forget(worker);
         state.health.forget(worker);
         state.rules.forget(worker);
         state.sessions.forget(worker);
+        state.lending.forget(worker);
     }
 
     /// Returns the number of keys by which sessions are remembered.

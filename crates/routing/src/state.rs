@@ -3,15 +3,17 @@
 //! [`RouterState::choose`] reads and [`RouterState::reserve`] writes: a choice that is not reserved
 //! leaves no trace.
 
-use std::{mem, sync::Arc};
+use std::{mem, sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, Target};
 use kv_index::SpeculationId;
 
 use crate::{
-    AttemptEnd, CacheSource, Candidate, Job, Policy, QueueLimit, Refusal, ReportedWork,
-    ReservationId, RoutingSettings, TargetLoad,
+    AdmissionCounts, AttemptEnd, CacheSource, Candidate, Job, Policy, PromptKnowledge, QueueLimit,
+    Refusal, ReplyMode, ReportedWork, ReservationId, RoutingSettings, TargetLoad,
+    admission::{DispatchFacts, Lending, RoomRule, whole_prefill_ms},
     choice::{Choice, PlacementError},
+    fetch::{FetchTable, OpenFetch},
     health::HealthTable,
     latency::LatencyTable,
     ledger::{
@@ -21,14 +23,15 @@ use crate::{
     output_length::OutputLength,
     policy::rule::{CandidateState, PolicyCandidate, PolicyFact, PolicyInput, PolicyRules},
     pool_split::PromptLocation,
-    queue::{QueueSettings, TargetAvailability, WaitQueue},
+    queue::{QueueSettings, TargetAvailability, WaitQueue, WaitingPlace},
     rates::RateTable,
     replication::{
         change::{LoadChange, OpenLoad},
         feed::LoadFeed,
     },
     session::SessionTable,
-    survey::OverlapSurvey,
+    survey::{CandidateOverlap, OverlapSurvey},
+    ttft_parity::TtftParity,
 };
 
 /// Load, learned rates and the policies' memory.
@@ -37,43 +40,60 @@ pub(crate) struct RouterState {
     pub(crate) ledger: Ledger,
     pub(crate) rates: RateTable,
     pub(crate) latencies: LatencyTable,
+    pub(crate) ttft_parity: TtftParity,
+    pub(crate) fetches: FetchTable,
     pub(crate) health: HealthTable,
     pub(crate) rules: PolicyRules,
     pub(crate) queue: WaitQueue,
     pub(crate) output: OutputLength,
     pub(crate) sessions: SessionTable,
+    /// The time that targets lend to requests without room.
+    pub(crate) lending: Lending,
+    /// How requests that waited for room ended.
+    pub(crate) admission: AdmissionCounts,
     /// The changes for other replicas, if this router shares its load.
     pub(crate) feed: Option<LoadFeed>,
 }
 
 impl RouterState {
     pub(crate) fn new(settings: &RoutingSettings) -> Self {
+        let mut ledger = Ledger::default();
+        ledger
+            .live
+            .set_enabled(settings.section.follows_live_blocks());
         Self {
-            ledger: Ledger::default(),
+            ledger,
             rates: RateTable::default(),
             latencies: LatencyTable::default(),
+            ttft_parity: TtftParity::default(),
+            fetches: FetchTable::default(),
             health: HealthTable::default(),
             rules: PolicyRules::new(settings),
             queue: WaitQueue::default(),
             output: OutputLength::default(),
             sessions: SessionTable::default(),
+            lending: Lending::default(),
+            admission: AdmissionCounts::default(),
             feed: None,
         }
     }
 
-    /// Computes the candidates' costs and picks one. Changes nothing but the state that passing
-    /// time changes by itself.
+    /// Computes the candidates' costs for a request at this place, and picks one. Changes nothing but the
+    /// state that passing time changes by itself.
     pub(crate) fn choose<'a>(
         &mut self,
         now: Moment,
-        job: &Job<'a>,
+        (job, place): (&Job<'a>, WaitingPlace),
         settings: &RoutingSettings,
         mut survey: OverlapSurvey<'a>,
+        room: RoomRule,
     ) -> Result<Choice<'a>, PlacementError> {
         let refusal = |excluded| Refusal {
             policy: settings.policy_of(job),
             excluded,
             queue_full: None,
+            no_room: None,
+            slo_miss: None,
         };
         if survey.candidates.is_empty() {
             return Err(PlacementError::Nobody(refusal(survey.excluded)));
@@ -83,11 +103,17 @@ impl RouterState {
             return Err(PlacementError::AllBusy(refusal(survey.excluded)));
         }
         let (excluded, timing) = (mem::take(&mut survey.excluded), survey.timing);
-        let input = self.policy_input(now, job, settings, survey);
+        let input = self.policy_input(now, (job, place), settings, survey);
         let mut choice = Choice::of(&self.rules, job, settings, input);
         (choice.excluded, choice.timing) = (excluded, timing);
         self.sessions
             .apply(now, job, settings.section.session.mode, &mut choice);
+        if room == RoomRule::Required
+            && let Err(shortage) = self.keep_to_room(now, settings, &mut choice)
+        {
+            let refusal = refusal(mem::take(&mut choice.excluded));
+            return Err(PlacementError::NoRoom(refusal, Box::new(shortage)));
+        }
         Ok(choice)
     }
 
@@ -96,7 +122,7 @@ impl RouterState {
     pub(crate) fn policy_input<'a>(
         &mut self,
         now: Moment,
-        job: &Job<'a>,
+        (job, place): (&Job<'a>, WaitingPlace),
         settings: &RoutingSettings,
         survey: OverlapSurvey<'a>,
     ) -> PolicyInput<'a> {
@@ -108,7 +134,7 @@ impl RouterState {
         let targets = candidates.iter().map(|surveyed| surveyed.candidate.target);
         self.ledger.expire_prefills_on(now, targets.clone());
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
-        let query = StateQuery::new(now, newcomer_cold_tokens, job, settings);
+        let query = StateQuery::new((now, place), newcomer_cold_tokens, job, settings);
         let known: Vec<KnownBlocks> = prompts
             .iter()
             .map(|prompt| self.ledger.known_blocks(&prompt.blocks))
@@ -123,12 +149,13 @@ impl RouterState {
             }
             let new_blocks = prompts[surveyed.prompt].blocks.count() - active as u64;
             PolicyCandidate {
-                state: self.candidate_state(&query, surveyed.candidate.target, new_blocks),
+                state: self.candidate_state(&query, &surveyed, new_blocks),
                 overlap: surveyed,
+                fetch: None,
             }
         });
         let (own, usual) = (&job.overrides, &settings.section);
-        PolicyInput {
+        let mut input = PolicyInput {
             random: job.random,
             affinity: job.affinity.keys,
             prefix_holders: job.affinity.prefix_holders,
@@ -139,23 +166,37 @@ impl RouterState {
             candidates: candidates.collect(),
             prompts,
             newcomer_cold_tokens,
+        };
+        // A prompt that another pool computes is not read, nor is one without blocks. A pin leaves no
+        // choice, though it may allow several ranks.
+        let may_read = job.prefill.is_none() && job.pin.is_none() && job.prompt.blocks.is_some();
+        if usual.fetch.is_on() && may_read && by_warm(settings.policy_of(job), settings) {
+            self.offer_fetches(now, &mut input);
         }
+        input
     }
 
-    /// Returns the state of `target`; `new_blocks` blocks of the prompt are not active there.
+    /// Returns the state of a candidate; `new_blocks` blocks of the prompt are not active there.
     fn candidate_state(
         &self,
         query: &StateQuery,
-        target: Target,
+        surveyed: &CandidateOverlap<'_>,
         new_blocks: u64,
     ) -> CandidateState {
-        let now = query.now;
+        let (now, target) = (query.now, surveyed.candidate.target);
+        let rates = self.rates.rates_of(now, target.worker);
+        let prefill_ms = || {
+            let uncached = surveyed.uncached_tokens;
+            let cached = query.prompt_tokens.saturating_sub(uncached);
+            rates.prefill_ms(f64::from(cached), f64::from(uncached))
+        };
         let account = self.ledger.account(target);
         let load = account.map_or_else(TargetLoad::default, TargetAccount::load);
         CandidateState {
             load,
             backlog_ms: account.map_or(0.0, |account| account.backlog_ms(now)),
             mean_backlog_ms: account.map_or(0.0, TargetAccount::mean_backlog_ms),
+            waiting_ms: self.queue.waiting_ms(target, query.place, prefill_ms),
             decode_tokens: account.map_or(0, TargetAccount::decode_tokens),
             work_ms: account.map_or(0.0, |account| account.work_ms(now)),
             cold_tokens: account.map_or(query.newcomer_cold_tokens, |account| {
@@ -163,7 +204,7 @@ impl RouterState {
             }),
             last_dispatch: account.map_or(0, TargetAccount::last_dispatch),
             blocks_after: load.decode_blocks + new_blocks,
-            rates: self.rates.rates_of(now, target.worker),
+            rates,
             first_token_ms: query
                 .first_token_times
                 .then(|| self.latencies.mean_ms(now, target.worker))
@@ -223,6 +264,31 @@ impl RouterState {
         }
         let (target, load) = (winner.target(), Arc::new(prompt.counted(load)));
         let id = self.ledger.open(now, target, Arc::clone(&load));
+        if let Some(ms) = choice.predicted_ttft_ms()
+            && load.reply == ReplyMode::Streamed
+            && load.prompt == PromptKnowledge::Blocks
+        {
+            self.ttft_parity.predict(id, target.worker, ms);
+        }
+        if let Some(fetch) = winner.fetch.filter(|_| prompt == PromptLocation::Here) {
+            let cached = winner.overlap.predicted_cached_tokens;
+            let own_tokens = cached.saturating_sub(fetch.tokens);
+            let silent_until = choice
+                .predicted_ttft_ms()
+                .filter(|_| load.reply == ReplyMode::Whole)
+                .and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok())
+                .map(|left| now + left);
+            let open = OpenFetch::new(&fetch, target, own_tokens);
+            self.fetches.open(id, open.silent(silent_until));
+        }
+        if self.ledger.live.is_enabled() {
+            let facts = DispatchFacts {
+                target,
+                prefill_s: whole_prefill_ms(winner, job.prompt.tokens) / 1e3,
+                reported_capacity: winner.overlap.candidate.total_blocks,
+            };
+            self.ledger.live.dispatched(id, facts);
+        }
         self.share(|| {
             LoadChange::Opened(OpenLoad {
                 id,
@@ -236,8 +302,13 @@ impl RouterState {
         id
     }
 
-    /// Replaces the estimated work of a reservation by what its engine reported.
-    pub(crate) fn record_work(&mut self, id: ReservationId, reported: ReportedWork) {
+    /// Replaces the estimated work of a reservation by what its engine reported, and stores the
+    /// length of its reply.
+    pub(crate) fn record_work(&mut self, now: Moment, id: ReservationId, reported: ReportedWork) {
+        self.fetches.reported(now, id, reported.cached_tokens);
+        if reported.shows_decode_steps {
+            self.ledger.set_output_tokens(id, reported.output_tokens);
+        }
         if let Some((estimate, target)) = self.queue.charged(id).zip(self.ledger.target(id)) {
             let rates = self.rates.of(target.worker);
             self.queue
@@ -253,29 +324,60 @@ impl RouterState {
         end: AttemptEnd,
     ) -> Option<SpeculationId> {
         self.queue.end_charge(id, end.prompt_received());
+        self.ttft_parity.end(id);
+        if !end.prompt_received() {
+            self.ledger.live.discard(id);
+        }
         let target = self.ledger.target(id)?;
         let succeeded = end.succeeded();
         if let Some(succeeded) = succeeded {
             self.health.observe(now, target.worker, succeeded);
         }
         if succeeded == Some(true)
+            && let Some((worker, reply)) = self.ledger.decode_sample(now, id)
+        {
+            self.rates.observe_decode(now, worker, reply);
+        }
+        if succeeded == Some(true)
+            && !self.fetches.has(id)
             && let Some(sample) = self.ledger.early_reply(now, id)
         {
             self.learn(now, sample);
             self.share(|| LoadChange::Sample(sample));
         }
+        self.fetches.end(now, id, succeeded);
         self.ledger.close(now, id)
     }
 
     /// Moves a reservation from prefill to decode, and learns from its first token.
     pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) {
-        let Some(end) = self.ledger.first_token(now, id) else {
+        let Some(mut end) = self.ledger.first_token(now, id) else {
             return;
         };
         self.share(|| LoadChange::FirstToken { id });
+        if self.fetches.first_token(id) {
+            self.learn_fetch(now, id, end.sample.as_mut());
+        }
+        if let Some(ms) = end.sample.and_then(|sample| sample.first_token_ms) {
+            self.ttft_parity.observe(id, ms);
+        }
         if let Some(sample) = end.sample {
             self.learn(now, sample);
             self.share(|| LoadChange::Sample(sample));
+        }
+    }
+
+    /// Learns from a first token how long the read of a request took: what is left of the time when
+    /// its other parts are subtracted. It is no sample of the speed at which the worker computes.
+    fn learn_fetch(&mut self, now: Moment, id: ReservationId, sample: Option<&mut SpeedSample>) {
+        let Some(sample) = sample else {
+            return;
+        };
+        if let Some(prefill) = sample.prefill.take() {
+            let rates = self.rates.rates_of(now, sample.worker);
+            let (start, tokens) = (f64::from(prefill.start), f64::from(prefill.tokens));
+            let others_ms = rates.overhead_ms + rates.prefill_ms(start, tokens);
+            self.fetches.timed(id, prefill.ms - others_ms);
         }
     }
 
@@ -336,6 +438,7 @@ fn load(job: &Job<'_>, winner: &PolicyCandidate<'_>, blocks: SequenceBlocks) -> 
     let PolicyCandidate {
         overlap: surveyed,
         state,
+        ..
     } = winner;
     DispatchLoad {
         prompt_tokens: job.prompt.tokens,
@@ -363,6 +466,8 @@ fn predicted(choice: &Choice<'_>) -> Option<PredictedPrompt> {
 /// The part of a query of candidates' states that is equal for all of them.
 struct StateQuery {
     now: Moment,
+    place: WaitingPlace,
+    prompt_tokens: u32,
     newcomer_cold_tokens: f64,
     /// Whether a policy that may decide uses these values, which are expensive to compute.
     first_token_times: bool,
@@ -374,7 +479,7 @@ struct StateQuery {
 
 impl StateQuery {
     fn new(
-        now: Moment,
+        (now, place): (Moment, WaitingPlace),
         newcomer_cold_tokens: f64,
         job: &Job<'_>,
         settings: &RoutingSettings,
@@ -389,6 +494,8 @@ impl StateQuery {
         let used = |fact| policies.iter().any(|policy| policy.uses(fact));
         Self {
             now,
+            place,
+            prompt_tokens: job.prompt.tokens,
             newcomer_cold_tokens,
             first_token_times: used(PolicyFact::FirstTokenTime),
             health: used(PolicyFact::Health),

@@ -9,6 +9,7 @@ use kv_index::{KvIndex, Overlap, TierBlocks};
 
 use crate::{
     Candidate, DecisionTiming, ExcludeReason, ExcludedTarget, Job, Stopwatch, TierTokens, Tiers,
+    admission::Footprint,
     ledger::{Ledger, SequenceBlocks, fingerprint},
 };
 
@@ -39,6 +40,8 @@ pub(crate) struct NamespacePrompt {
     pub(crate) chain: Option<Arc<[SequenceHash]>>,
     /// Its share of the load.
     pub(crate) blocks: SequenceBlocks,
+    /// The same in spans, where requests are tested for room.
+    pub(crate) footprint: Option<Footprint>,
 }
 
 impl CandidateOverlap<'_> {
@@ -61,6 +64,22 @@ impl CandidateOverlap<'_> {
             .total()
             .min(most_cached_tokens(size, prompt_tokens));
         self.uncached_tokens = prompt_tokens - self.predicted_cached_tokens;
+    }
+
+    /// Returns how many of these leading tokens, which another target holds, it lacks and could use.
+    pub(crate) fn lacks_of(&self, tokens: u32, prompt_tokens: u32) -> u32 {
+        let size = self.candidate.namespace.block_size;
+        tokens
+            .min(most_cached_tokens(size, prompt_tokens))
+            .saturating_sub(self.predicted_cached_tokens)
+    }
+
+    /// Counts tokens as read from another target instead of computed: its engine will report them as
+    /// cached.
+    pub(crate) fn fetch(&mut self, tokens: u32) {
+        let tokens = tokens.min(self.uncached_tokens);
+        self.predicted_cached_tokens += tokens;
+        self.uncached_tokens -= tokens;
     }
 }
 
@@ -204,7 +223,11 @@ impl<'a> NamespaceGroup<'a> {
         };
         Self {
             namespace,
-            prompt: NamespacePrompt { chain, blocks },
+            prompt: NamespacePrompt {
+                chain,
+                blocks,
+                footprint: None,
+            },
             overlaps,
             next: 0,
             hash_us,
@@ -306,6 +329,7 @@ mod tests {
             health: "ready",
             lmcache: LmcacheFacts::default(),
             usage: None,
+            fetches: false,
         };
         let job = Job {
             prompt: JobPrompt {
@@ -329,6 +353,7 @@ mod tests {
             let prompt = NamespacePrompt {
                 chain: None,
                 blocks: SequenceBlocks::default(),
+                footprint: None,
             };
             let mut group = NamespaceGroup {
                 namespace: &namespace,

@@ -2,21 +2,37 @@
 //!
 //! ```sh
 //! cargo run --release -p simulate --example against -- warm dynamo_cost TRACE...
+//! cargo run --release -p simulate --example against -- --fetch-gb-s=10 warm dynamo_cost TRACE...
 //! ```
+//!
+//! With `--fetch-gb-s` engines read blocks from each other over connections of this speed, with a floor of 5 ms, where
+//! the policy is `warm`. With `--pace` every trace is played so many times faster than its loads say.
 #![allow(clippy::print_stdout, reason = "it is there to print")]
 
-use std::error::Error;
+use std::{error::Error, time::Duration};
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
 use routing::{Policy, RoutingSettings};
-use simulate::{Cell, CellReport, Trace, TracePace, run};
+use simulate::{Cell, CellReport, FetchLink, Trace, TracePace, run};
 
 const WORKERS: [u32; 3] = [4, 8, 16];
 const LOADS: [f64; 3] = [0.3, 0.55, 0.8];
+const FETCH_FLOOR: Duration = Duration::from_millis(5);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    let mut number = |flag: &str| -> Result<Option<f64>, Box<dyn Error>> {
+        let given = args.next_if(|arg| arg.starts_with(flag));
+        Ok(given
+            .map(|arg| arg[flag.len()..].parse::<f64>())
+            .transpose()?)
+    };
+    let fetch = number("--fetch-gb-s=")?.map(|gb_per_s| FetchLink {
+        gb_per_s,
+        floor: FETCH_FLOOR,
+    });
+    let times = number("--pace=")?.unwrap_or(1.0);
     let policies: Vec<Policy> = args
         .by_ref()
         .take(2)
@@ -38,13 +54,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         for workers in WORKERS {
             cells += 1.0;
             for (load, sums) in LOADS.into_iter().zip(&mut sums) {
-                let pace = TracePace::for_load(&trace, &profile, workers, load);
+                let usual = TracePace::for_load(&trace, &profile, workers, load);
+                let pace = TracePace {
+                    speedup: times * usual.speedup,
+                    ..usual
+                };
                 let play = |policy| {
                     let routing = RoutingSettings {
                         policy,
                         ..RoutingSettings::default()
                     };
-                    run(&trace, &Cell::new(routing, workers, pace, profile))
+                    let cell = Cell::new(routing, workers, pace, profile);
+                    run(&trace, &cell.with_fetch(fetch))
                 };
                 let (one, other) = (play(ours), play(theirs));
                 row(&file, workers, load, &one, &other);

@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use engine_model::{Allocation, Profile};
-use routing::{CacheSource, RoutingSettings};
+use engine_model::{Allocation, FetchLink, Profile};
+use routing::{CacheSource, FetchMode, RoutingSection, RoutingSettings};
 use serde::Serialize;
 
-use crate::{Trace, speedup_for};
+use crate::{SessionPlan, Trace, speedup_for};
 
 /// One experiment.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ pub struct Cell {
     pub tenants: Option<BTreeMap<u64, f64>>,
     /// The routers in front of the engines.
     pub replicas: ReplicaPlan,
+    /// The connection over which engines read blocks from each other; `None`: they do not.
+    pub fetch: Option<FetchLink>,
     /// Faults of the fleet.
     pub faults: FaultPlan,
     /// Seed for tie-breaks, lost messages and the routers of requests.
@@ -64,8 +66,29 @@ impl Cell {
             sessions: false,
             tenants: None,
             replicas: ReplicaPlan::default(),
+            fetch: None,
             faults: FaultPlan::default(),
             seed: 1,
+        }
+    }
+
+    /// Lets engines read blocks from each other over such connections, and the router name sources;
+    /// `None`: it changes nothing.
+    #[must_use]
+    pub fn with_fetch(self, link: Option<FetchLink>) -> Self {
+        if link.is_none() {
+            return self;
+        }
+        Self {
+            routing: RoutingSettings {
+                section: RoutingSection {
+                    fetch: FetchMode::VllmP2p,
+                    ..self.routing.section
+                },
+                ..self.routing
+            },
+            fetch: link,
+            ..self
         }
     }
 }
@@ -123,13 +146,16 @@ pub struct LostView {
     pub at: Duration,
 }
 
-/// Playback speed of a trace.
+/// Playback of a trace: its recorded arrivals at a speed, or its sessions in a closed loop.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TracePace {
     /// The load index that the speed was chosen for, if any.
     pub load: Option<f64>,
     /// Factor over the recorded speed; above 0.
     pub speedup: f64,
+    /// The closed loop, in which the speed does not count; `None`: the recorded arrivals.
+    #[serde(skip)]
+    pub sessions: Option<SessionPlan>,
 }
 
 impl TracePace {
@@ -138,6 +164,7 @@ impl TracePace {
         Self {
             load: Some(load),
             speedup: speedup_for(trace, profile, workers, load),
+            sessions: None,
         }
     }
 
@@ -146,6 +173,15 @@ impl TracePace {
         Self {
             load: None,
             speedup,
+            sessions: None,
+        }
+    }
+
+    /// Plays the trace's sessions in a closed loop.
+    pub fn closed_loop(plan: SessionPlan) -> Self {
+        Self {
+            sessions: Some(plan),
+            ..Self::faster(1.0)
         }
     }
 }

@@ -3,13 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use engine_model::{
-    Engine, EngineSettings, EngineTiming, NamedRequest, NextAction, Scheduling, StepOutcome,
-    SubmitError,
+    Engine, EngineSettings, EngineTiming, FetchedPrefix, NamedRequest, NextAction, Scheduling,
+    StepOutcome, SubmitError,
 };
-use kv_blocks::{BlockSize, DpRank, Moment, Namespace, PromptIdentity, Target, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, EngineHash, Moment, Namespace, PromptIdentity, Target, WorkerId,
+};
 use routing::{Candidate, LmcacheFacts, Tiers};
 
-use crate::Cell;
+use crate::{Cell, FetchLink};
 
 /// Most sequences in a batch and most tokens in a step, as in the published comparisons, so that
 /// their figures can be checked.
@@ -21,6 +23,8 @@ const MAX_BATCHED_TOKENS: u32 = 8192;
 pub(crate) struct Engines {
     engines: Vec<ModelledEngine>,
     pub(crate) candidates: Vec<Candidate>,
+    link: Option<FetchLink>,
+    block_tokens: u32,
 }
 
 #[derive(Debug)]
@@ -29,6 +33,8 @@ struct ModelledEngine {
     stepping: bool,
     /// Time of its next scheduled wake-up.
     wake_at: Option<Moment>,
+    /// Time from which its connection to the others is free.
+    link_free_at: Moment,
 }
 
 /// An engine's next event, if it must be scheduled.
@@ -49,12 +55,41 @@ impl Engines {
                     engine: Engine::new(settings(cell, number, namespace.block_size, blocks)),
                     stepping: false,
                     wake_at: None,
+                    link_free_at: Moment::START,
                 })
                 .collect(),
             candidates: (0..cell.workers)
                 .map(|number| candidate(cell, number, namespace, blocks))
                 .collect(),
+            link: cell.fetch,
+            block_tokens: namespace.block_size.tokens(),
         }
+    }
+
+    /// Begins to read the leading blocks of a prompt that `to` lacks from `from`; returns what it will
+    /// have then. `None`: engines do not read from each other.
+    pub(crate) fn fetch(
+        &mut self,
+        now: Moment,
+        (from, to): (Target, Target),
+        names: &[EngineHash],
+    ) -> Option<FetchedPrefix> {
+        let link = self.link?;
+        let (from, to) = (self.worker(from)?, self.worker(to)?);
+        let held = |worker: usize| self.engines[worker].engine.held_blocks(names);
+        let (sent, own) = (held(from), held(to));
+        let tokens_in = |blocks: usize| blocks as u64 * u64::from(self.block_tokens);
+        let transfer = link.transfer(tokens_in(sent.saturating_sub(own)));
+        let ends = [from, to].map(|worker| self.engines[worker].link_free_at);
+        let end = ends.into_iter().fold(now, Moment::max) + transfer;
+        let tokens = u32::try_from(tokens_in(sent)).unwrap_or(u32::MAX);
+        for worker in [from, to] {
+            self.engines[worker].link_free_at = end;
+        }
+        Some(FetchedPrefix {
+            tokens,
+            time: end.since(now) + link.floor,
+        })
     }
 
     pub(crate) fn submit(
@@ -160,5 +195,6 @@ fn candidate(cell: &Cell, number: u32, namespace: &Namespace, blocks: u32) -> Ca
         health: "ready",
         lmcache: LmcacheFacts::default(),
         usage: None,
+        fetches: cell.fetch.is_some(),
     }
 }

@@ -6,8 +6,8 @@ use kv_blocks::Moment;
 
 /// Future events, earliest first; events at the same moment in the order of insertion.
 ///
-/// Bounded by its producers: one arrival, one step and one wake-up for each engine, and the
-/// messages in flight.
+/// Bounded by its producers: one arrival, or one for each session; one step and one wake-up for each
+/// engine; and the messages in flight.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     entries: BinaryHeap<ScheduledEvent<T>>,

@@ -25,6 +25,21 @@ pub fn infinite_hit_ratio(trace: &Trace) -> f64 {
     ratio(hits, trace.blocks() as u64)
 }
 
+/// Returns the leading tokens of each prompt that an unbounded cache would hold at its arrival, as far
+/// as an engine can use them: it computes the last token of a prompt again.
+pub(crate) fn reusable_tokens(trace: &Trace) -> Vec<u32> {
+    let size = trace.block_size;
+    trace
+        .requests
+        .iter()
+        .zip(pooled_hits(trace, usize::MAX))
+        .map(|(request, hits)| {
+            let usable = size.whole_blocks(request.prompt_tokens.saturating_sub(1));
+            hits.min(usable) * size.tokens()
+        })
+        .collect()
+}
+
 /// Returns the speed-up of `trace` at which `workers` engines have this load index.
 pub fn speedup_for(trace: &Trace, profile: &Profile, workers: u32, load: f64) -> f64 {
     let size = trace.block_size.tokens();
@@ -129,6 +144,12 @@ mod tests {
         let trace = trace(&[&[1, 2, 3], &[1, 2, 4], &[5, 2, 3], &[1, 2, 3]]);
         assert_eq!(pooled_hits(&trace, usize::MAX), [0, 2, 0, 3]);
         assert_eq!(infinite_hit_ratio(&trace), 5.0 / 12.0);
+    }
+
+    #[test]
+    fn the_block_of_a_prompts_last_token_cannot_be_reused() {
+        let trace = trace(&[&[1, 2, 3], &[1, 2, 3], &[1, 2, 3, 4]]);
+        assert_eq!(reusable_tokens(&trace), [0, 32, 48]);
     }
 
     #[test]

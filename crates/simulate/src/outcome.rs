@@ -4,11 +4,14 @@ use kv_blocks::Moment;
 use routing::ReservationId;
 
 use crate::{
-    Cell, CellReport, LoadSyncReport, Milliseconds, RequestReport, Trace, TracePace, TraceRequest,
-    WorkerReport,
+    Cell, CellReport, LoadSyncReport, Milliseconds, PredictionReport, RequestReport, SessionReport,
+    SloReport, Trace, TracePace, TraceRequest, WorkerReport,
     figures::{imbalance, mean, percentile, ratio, sorted},
     report::rounded,
 };
+
+/// Factor within which a prediction is close to the actual time.
+const CLOSE: f64 = 1.25;
 
 /// The result of one request.
 #[derive(Clone, Copy, Debug)]
@@ -30,9 +33,23 @@ pub(crate) struct Placement {
     /// The router that chose it, and its reservation there.
     pub(crate) router: usize,
     pub(crate) reservation: ReservationId,
+    /// Time from here to its first token, as the router predicts it; `None` without a time model.
+    pub(crate) predicted_ttft_ms: Option<f64>,
 }
 
 impl RequestResult {
+    /// Creates the result of a request that has not arrived yet.
+    pub(crate) fn pending(arrival: Moment) -> Self {
+        Self {
+            arrival,
+            placed: None,
+            queued: false,
+            cached_tokens: 0,
+            first_token: None,
+            done: None,
+        }
+    }
+
     pub(crate) fn report(&self, request: &TraceRequest) -> RequestReport {
         RequestReport {
             tenant: request.tenant,
@@ -52,10 +69,10 @@ impl RequestResult {
 pub(crate) struct Outcomes<'a> {
     pub(crate) trace: &'a Trace,
     pub(crate) cell: &'a Cell,
-    /// One result for each request of the trace.
-    pub(crate) requests: &'a [RequestResult],
-    /// Number of leading requests that only warm the caches.
-    pub(crate) warm_up: usize,
+    /// The requests that count, not those of the warm-up.
+    pub(crate) counted: &'a [(RequestResult, &'a TraceRequest)],
+    /// The figures of a closed loop.
+    pub(crate) sessions: Option<SessionReport>,
     /// Prompt tokens that each engine computed after the warm-up.
     pub(crate) computed_tokens: &'a [u64],
     /// What the routers told each other.
@@ -66,12 +83,9 @@ pub(crate) struct Outcomes<'a> {
 
 impl Outcomes<'_> {
     pub(crate) fn report(&self) -> CellReport {
-        let counted = &self.requests[self.warm_up..];
-        let finished = counted
-            .iter()
-            .filter(|outcome| outcome.done.is_some())
-            .count();
-        let queued = counted.iter().filter(|outcome| outcome.queued).count();
+        let results = || self.counted.iter().map(|(result, _)| result);
+        let finished = results().filter(|result| result.done.is_some()).count();
+        let queued = results().filter(|result| result.queued).count();
         let (blocks, tokens) = self.hit_ratios();
         let computed: Vec<f64> = self
             .computed_tokens
@@ -87,57 +101,85 @@ impl Outcomes<'_> {
                 speedup: rounded(self.cell.pace.speedup, 6),
                 ..self.cell.pace
             },
+            sessions: self.sessions,
+            slo: self.slo(),
             finished,
-            unfinished: counted.len() - finished,
+            unfinished: self.counted.len() - finished,
             block_hit_ratio: blocks,
             token_hit_ratio: tokens,
-            ttft_ms: self.waits(counted, |outcome| outcome.first_token),
+            ttft_ms: self.waits(|outcome| outcome.first_token),
             itl_ms: self.gaps(),
-            e2e_ms: self.waits(counted, |outcome| outcome.done).without_middle(),
+            e2e_ms: self.waits(|outcome| outcome.done).without_middle(),
             prefill_imbalance: rounded(imbalance(&computed), 6),
-            held_ratio: rounded(ratio(queued as u64, counted.len() as u64), 6),
-            per_worker: self.per_worker(counted),
+            held_ratio: rounded(ratio(queued as u64, self.counted.len() as u64), 6),
+            per_worker: self.per_worker(),
         }
     }
 
     /// Returns the times from arrival. A request that is still waiting at the end counts with its
     /// age then.
-    fn waits(
-        &self,
-        counted: &[RequestResult],
-        until: impl Fn(&RequestResult) -> Option<Moment>,
-    ) -> Milliseconds {
-        let wait =
-            |outcome: &RequestResult| until(outcome).unwrap_or(self.end).ms_since(outcome.arrival);
-        Milliseconds::of(&sorted(counted.iter().map(wait).collect()))
+    fn waits(&self, until: impl Fn(&RequestResult) -> Option<Moment>) -> Milliseconds {
+        let wait = |(outcome, _): &(RequestResult, &TraceRequest)| {
+            until(outcome).unwrap_or(self.end).ms_since(outcome.arrival)
+        };
+        Milliseconds::of(&sorted(self.counted.iter().map(wait).collect()))
+    }
+
+    /// Returns the figures of the target for the time to first token, if there is one. A request
+    /// without a first token misses it.
+    fn slo(&self) -> Option<SloReport> {
+        let target = self.cell.routing.section.slo.ttft?;
+        let is_met = |(outcome, _): &&(RequestResult, &TraceRequest)| {
+            let first = outcome.first_token;
+            first.is_some_and(|first| first.since(outcome.arrival) <= target)
+        };
+        let met = self.counted.iter().filter(is_met).count();
+        Some(SloReport {
+            ttft_ms: rounded(target.as_secs_f64() * 1e3, 3),
+            met_share: rounded(ratio(met as u64, self.counted.len() as u64), 6),
+            predictions: self.predictions(),
+        })
+    }
+
+    /// Returns how the predicted times to first token compare with the actual ones; `None`: the policy
+    /// predicts none.
+    fn predictions(&self) -> Option<PredictionReport> {
+        let compared = self.counted.iter().filter_map(|(outcome, _)| {
+            let placed = outcome.placed?;
+            let actual_ms = outcome.first_token?.ms_since(placed.at);
+            Some(placed.predicted_ttft_ms? / actual_ms)
+        });
+        let ratios = sorted(compared.filter(|ratio| ratio.is_finite()).collect());
+        let is_close = |ratio: &&f64| (1.0 / CLOSE..=CLOSE).contains(*ratio);
+        let close = ratios.iter().filter(is_close).count();
+        let at = |share| rounded(percentile(&ratios, share), 4);
+        (!ratios.is_empty()).then(|| PredictionReport {
+            requests: ratios.len(),
+            p05: at(0.05),
+            p50: at(0.5),
+            p95: at(0.95),
+            close_share: rounded(ratio(close as u64, ratios.len() as u64), 6),
+        })
     }
 
     /// Returns the mean gap between tokens, for each reply that is complete and longer than one
     /// token.
     fn gaps(&self) -> Milliseconds {
-        let gap = |(outcome, output_tokens): (&RequestResult, u32)| {
-            let gaps = output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
+        let gap = |(outcome, request): &(RequestResult, &TraceRequest)| {
+            let gaps = request
+                .output_tokens
+                .checked_sub(1)
+                .filter(|gaps| *gaps > 0)?;
             Some(outcome.done?.ms_since(outcome.first_token?) / f64::from(gaps))
         };
-        let lengths = self
-            .trace
-            .requests
-            .iter()
-            .map(|request| request.output_tokens);
-        let counted = self.requests.iter().zip(lengths).skip(self.warm_up);
-        Milliseconds::of(&sorted(counted.filter_map(gap).collect())).without_middle()
+        Milliseconds::of(&sorted(self.counted.iter().filter_map(gap).collect())).without_middle()
     }
 
     /// Returns the shares of blocks and of tokens that were found in a cache.
     fn hit_ratios(&self) -> (f64, f64) {
         let size = u64::from(self.trace.block_size.tokens());
         let (mut hits, mut blocks, mut tokens) = (0, 0, 0);
-        for (outcome, request) in self
-            .requests
-            .iter()
-            .zip(&self.trace.requests)
-            .skip(self.warm_up)
-        {
+        for (outcome, request) in self.counted {
             hits += u64::from(outcome.cached_tokens);
             blocks += request.names.len() as u64;
             tokens += u64::from(request.prompt_tokens);
@@ -148,7 +190,7 @@ impl Outcomes<'_> {
         )
     }
 
-    fn per_worker(&self, counted: &[RequestResult]) -> Vec<WorkerReport> {
+    fn per_worker(&self) -> Vec<WorkerReport> {
         let mut workers: Vec<_> = self
             .computed_tokens
             .iter()
@@ -158,7 +200,7 @@ impl Outcomes<'_> {
                 hit_tokens: 0,
             })
             .collect();
-        for outcome in counted {
+        for (outcome, _) in self.counted {
             if let Some(Placement { worker, .. }) = outcome.placed {
                 workers[worker].requests += 1;
                 workers[worker].hit_tokens += u64::from(outcome.cached_tokens);

@@ -27,6 +27,14 @@ pub struct SimulationReport {
 impl SimulationReport {
     /// The name and version of this layout.
     pub const SCHEMA: &'static str = "warmroute.simulation/1";
+
+    /// Returns the part of a sentence about the requests that are not counted.
+    pub fn uncounted(&self) -> String {
+        match self.cells.iter().find_map(|cell| cell.sessions) {
+            Some(sessions) => format!("the first {} s are not counted", sessions.warm_up_s),
+            None => "the first tenth of the requests is not counted".to_owned(),
+        }
+    }
 }
 
 /// Summary of a workload.
@@ -69,8 +77,8 @@ impl fmt::Display for TraceSummary {
     }
 }
 
-/// The figures of one experiment. The first tenth of the requests warms the caches and is not
-/// counted.
+/// The figures of one experiment. What comes first only warms the caches and is not counted: the
+/// first tenth of the requests, or the warm-up of a closed loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CellReport {
     /// Name of the policy.
@@ -86,10 +94,16 @@ pub struct CellReport {
     /// The speed of the trace.
     #[serde(flatten)]
     pub pace: TracePace,
+    /// The figures of a closed loop, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionReport>,
+    /// The figures of the target for the time to first token, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo: Option<SloReport>,
     /// Requests with a complete reply.
     pub finished: usize,
-    /// Requests without a complete reply 900 s after the last arrival: they count with their age at
-    /// that time.
+    /// Requests without a complete reply 900 s after the last arrival, or at the end of a closed loop:
+    /// they count with their age at that time.
     pub unfinished: usize,
     /// Share of the prompts' blocks that were found in a cache.
     pub block_hit_ratio: f64,
@@ -107,6 +121,73 @@ pub struct CellReport {
     pub held_ratio: f64,
     /// One report for each engine.
     pub per_worker: Vec<WorkerReport>,
+}
+
+/// The figures of a closed loop, over the measured time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SessionReport {
+    /// Sessions at a time.
+    pub concurrent: u32,
+    /// Their number times the mean tokens of a prompt with its reply, over the tokens that all
+    /// caches hold.
+    pub capacity_ratio: f64,
+    /// Time that only warmed the caches, in seconds.
+    pub warm_up_s: f64,
+    /// Time that was measured after it, in seconds.
+    pub measured_s: f64,
+    /// Complete replies per minute.
+    pub turns_per_minute: f64,
+    /// Sessions that ended.
+    pub finished: usize,
+    /// Share of the prompt tokens found in a cache that a cache without end would have held.
+    pub reuse_ratio: f64,
+    /// The 95th percentile of the time from arrival to first token.
+    pub ttft_p95_ms: f64,
+    /// The longest time from arrival to first token.
+    pub longest_wait_ms: f64,
+    /// Jain index of the sessions' progress: 1 where all progress alike, 1/n where one of n does.
+    pub jain_index: f64,
+    /// The goal that was searched for, if one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goal: Option<GoalReport>,
+}
+
+/// How a target for the time to first token was met.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SloReport {
+    /// The target.
+    pub ttft_ms: f64,
+    /// Share of the requests whose first token came within it; refused requests missed it.
+    pub met_share: f64,
+    /// The router's predictions, if its policy has a time model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predictions: Option<PredictionReport>,
+}
+
+/// Predicted over actual times from the sending of a request to its first token.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PredictionReport {
+    /// Requests with a prediction and a first token.
+    pub requests: usize,
+    /// The 5th percentile of predicted over actual.
+    pub p05: f64,
+    /// The median.
+    pub p50: f64,
+    /// The 95th percentile.
+    pub p95: f64,
+    /// Share of the predictions within a factor of 1.25 of the actual time.
+    pub close_share: f64,
+}
+
+/// A goal for the time to first token.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct GoalReport {
+    /// The time within which first tokens have to come.
+    pub ttft_ms: f64,
+    /// Share of the requests whose first token came within it.
+    pub share_within: f64,
+    /// The number of sessions, if the share is large enough; else 0.
+    pub most_sessions: u32,
 }
 
 /// What routers told each other of their load: means over routers and virtual time.

@@ -8,11 +8,12 @@ use std::{
     thread,
 };
 
-use crate::{Cell, CellReport, Trace, run};
+use crate::{Cell, CellReport, Trace, search::play};
 
-/// Runs every cell on up to `threads` threads, which end before this function does. The reports are
-/// in the order of the cells, whichever finishes first. Calls `progress` with the number of finished
-/// cells, from 0 on. Once `stop` is true no further cell begins, and its report is missing.
+/// Runs every cell on up to `threads` threads, which end before this function does; a cell with a
+/// goal ([`SessionPlan::ttft_goal`](crate::SessionPlan)) several times. The reports are in the order
+/// of the cells, whichever finishes first. Calls `progress` with the number of finished cells, from 0
+/// on. Once `stop` is true no further cell begins, and its report is missing.
 pub fn run_all(
     trace: &Trace,
     cells: &[Cell],
@@ -20,35 +21,47 @@ pub fn run_all(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(usize),
 ) -> Vec<CellReport> {
+    run_each(cells, threads, stop, progress, |cell| play(trace, cell))
+}
+
+/// Like [`run_all`], for any kind of experiment and result.
+pub(crate) fn run_each<T: Sync, R: Send>(
+    experiments: &[T],
+    threads: usize,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(usize),
+    play: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let mut reports: Vec<Option<CellReport>> = vec![None; cells.len()];
+    let mut results: Vec<Option<R>> = Vec::new();
+    results.resize_with(experiments.len(), || None);
     progress(0);
     thread::scope(|scope| {
-        // Room for all reports, so that no thread waits to send.
-        let (done, inbox) = mpsc::sync_channel(cells.len());
-        for _ in 0..threads.clamp(1, cells.len().max(1)) {
-            let (done, next) = (done.clone(), &next);
+        // Room for all results, so that no thread waits to send.
+        let (done, inbox) = mpsc::sync_channel(experiments.len());
+        for _ in 0..threads.clamp(1, experiments.len().max(1)) {
+            let (done, next, play) = (done.clone(), &next, &play);
             scope.spawn(move || {
-                while let Some((index, cell)) = take(next, cells)
+                while let Some((index, experiment)) = take(next, experiments)
                     && !stop.load(Ordering::Relaxed)
                 {
-                    if done.send((index, run(trace, cell))).is_err() {
+                    if done.send((index, play(experiment))).is_err() {
                         break;
                     }
                 }
             });
         }
         drop(done);
-        for (count, (index, report)) in inbox.iter().enumerate() {
-            reports[index] = Some(report);
+        for (count, (index, result)) in inbox.iter().enumerate() {
+            results[index] = Some(result);
             progress(count + 1);
         }
     });
-    reports.into_iter().flatten().collect()
+    results.into_iter().flatten().collect()
 }
 
-/// Returns the next cell that no thread has taken.
-fn take<'a>(next: &AtomicUsize, cells: &'a [Cell]) -> Option<(usize, &'a Cell)> {
+/// Returns the next experiment that no thread has taken.
+fn take<'a, T>(next: &AtomicUsize, experiments: &'a [T]) -> Option<(usize, &'a T)> {
     let index = next.fetch_add(1, Ordering::Relaxed);
-    cells.get(index).map(|cell| (index, cell))
+    experiments.get(index).map(|experiment| (index, experiment))
 }

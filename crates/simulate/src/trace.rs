@@ -3,15 +3,29 @@
 //!
 //! An id identifies its block and everything before it, so the ids of a prompt are sufficient: they
 //! become block hashes of the simulation, and no tokens are invented.
+//!
+//! `session_id` (or the number `session`) says which requests belong to one session, and `delay`
+//! (ms) how long after the session's reply before it a request comes. `model` names the model of a
+//! request, and `served_model` the base model if that is an adapter.
+//!
+//! The CSV of Azure's LLM inference traces is read, too ([`azure`]).
 
+mod azure;
+mod block_size;
 mod line;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use engine_model::Profile;
 use kv_blocks::{BlockSize, EngineHash, PromptBlocks};
 use routing::{Affinity, PromptGrowth, SessionKeys};
 
+pub use self::block_size::block_size_of;
+pub(crate) use self::line::whole_blocks;
 use crate::spread::spread;
 
 /// Most blocks of all prompts together, 16 bytes each.
@@ -43,8 +57,21 @@ pub struct TraceRequest {
     pub blocks: Arc<PromptBlocks>,
     /// Its position in a session, if the trace names one.
     pub turn: Option<SessionTurn>,
+    /// Time from the end of the session's reply before it, if the trace tells it.
+    pub pause: Option<Duration>,
     /// Number of its tenant, if the trace names one.
     pub tenant: Option<u64>,
+    /// Its model, if the trace names one.
+    pub model: Option<TraceModel>,
+}
+
+/// The model of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TraceModel {
+    /// The name that the request has.
+    pub id: Arc<str>,
+    /// The name of the base model, which is the same one unless the model is an adapter.
+    pub base: Arc<str>,
 }
 
 /// A position in a session.
@@ -56,24 +83,23 @@ pub struct SessionTurn {
     pub number: u64,
 }
 
-impl TraceRequest {
-    /// Returns the keys for hashing policies: the first block represents the beginning of the
-    /// prompt, and the whole prompt the session, since a trace names none.
-    pub(crate) fn affinity(&self) -> Affinity {
-        let prefix = self
-            .names
-            .first()
-            .map(|first| [first.0.to_be_bytes(); 4].concat());
-        Affinity {
-            prefix_key: prefix.and_then(|bytes| bytes.try_into().ok()),
-            session_key: self.names.last().map(|last| last.0),
-            served_by: None,
-        }
+/// Returns the keys for hashing policies of a prompt whose blocks have these names: the first block
+/// represents the beginning of the prompt, and the whole prompt the session.
+pub(crate) fn affinity(names: &[EngineHash]) -> Affinity {
+    let prefix = names
+        .first()
+        .map(|first| [first.0.to_be_bytes(); 4].concat());
+    Affinity {
+        prefix_key: prefix.and_then(|bytes| bytes.try_into().ok()),
+        session_key: names.last().map(|last| last.0),
+        served_by: None,
     }
+}
 
-    /// Returns the keys that identify its session, if the trace names one.
-    pub(crate) fn session(&self) -> Option<SessionKeys> {
-        let SessionTurn { session, number } = self.turn?;
+impl SessionTurn {
+    /// Returns the keys that identify the session.
+    pub(crate) fn keys(self) -> SessionKeys {
+        let Self { session, number } = self;
         let turns =
             |count: u64| (0..=count).map(|turn| [session, turn].map(u64::to_le_bytes).concat());
         let turns: Vec<_> = turns(number).collect();
@@ -84,7 +110,7 @@ impl TraceRequest {
                 .enumerate()
                 .map(|(at, turn)| (&turn[..], at > 0)),
         );
-        Some(SessionKeys { name: None, growth })
+        SessionKeys { name: None, growth }
     }
 }
 
@@ -134,6 +160,13 @@ impl Trace {
     ///
     /// The first line that is not a request.
     pub fn read(text: &str, block_size: BlockSize) -> Result<Self, TraceError> {
+        let converted;
+        let text = if azure::is_azure(text) {
+            converted = azure::json_lines(text)?;
+            converted.as_str()
+        } else {
+            text
+        };
         let mut requests = Vec::new();
         let mut free_blocks = MOST_BLOCKS;
         for (index, line) in text.lines().enumerate() {
@@ -180,6 +213,28 @@ impl Trace {
             (request.prompt_tokens + request.output_tokens) / size + 2 < capacity
         });
         self.dropped += before - self.requests.len();
+    }
+
+    /// Gives the requests without a model this one.
+    pub fn name_models(&mut self, name: &str) {
+        let id: Arc<str> = name.into();
+        for request in &mut self.requests {
+            request.model.get_or_insert_with(|| TraceModel {
+                id: Arc::clone(&id),
+                base: Arc::clone(&id),
+            });
+        }
+    }
+
+    /// Returns the models that it names, each once.
+    pub fn models(&self) -> HashSet<&TraceModel> {
+        let named = self.requests.iter();
+        named.filter_map(|request| request.model.as_ref()).collect()
+    }
+
+    /// Returns whether it says of any request which session it belongs to.
+    pub fn names_sessions(&self) -> bool {
+        self.requests.iter().any(|request| request.turn.is_some())
     }
 
     /// Returns the number of blocks of all prompts.
@@ -266,6 +321,81 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_named_by_a_text_or_a_number_and_its_requests_are_counted() {
+        let line = |fields: &str| {
+            format!(
+                r#"{{"timestamp": 0, {fields} "input_length": 1, "output_length": 1, "hash_ids": []}}"#
+            )
+        };
+        let trace = read(
+            &[
+                line(r#""session_id": "a","#),
+                line(r#""session_id": "b", "delay": 1500,"#),
+                line(r#""session_id": "a", "delay": -1,"#),
+                line(r#""session": 7, "session_id": "a","#),
+                line(r#""session_id": 7,"#),
+                line(""),
+            ]
+            .join("\n"),
+        )
+        .unwrap();
+        let turns: Vec<_> = (trace.requests.iter())
+            .map(|request| request.turn.map(|turn| (turn.session, turn.number)))
+            .collect();
+        let [Some((a, 0)), Some((b, 0)), Some((again, 1)), _, _, None] = turns[..] else {
+            panic!("{turns:?}")
+        };
+        assert!(a == again && a != b, "{turns:?}");
+        assert_eq!(turns[3..5], [Some((7, 0)), Some((7, 1))]);
+        let pauses: Vec<_> = trace.requests.iter().map(|request| request.pause).collect();
+        assert_eq!(pauses[..2], [None, Some(Duration::from_millis(1_500))]);
+        assert_eq!(pauses[2], None, "not a time");
+        assert!(trace.names_sessions());
+        assert!(!read(&line("")).unwrap().names_sessions());
+    }
+
+    #[test]
+    fn a_request_has_the_model_of_its_line_else_the_one_given_for_all() {
+        let line = |fields: &str| {
+            format!(
+                r#"{{"timestamp": 0, {fields} "input_length": 1, "output_length": 1, "hash_ids": []}}"#
+            )
+        };
+        let mut trace = read(
+            &[
+                line(r#""model": "qwen","#),
+                line(r#""model": "sql", "served_model": "qwen","#),
+                line(r#""model": "llama", "served_model": null,"#),
+                line(r#""model": null,"#),
+                line(r#""served_model": "qwen","#),
+            ]
+            .join("\n"),
+        )
+        .unwrap();
+        let models = |trace: &Trace| -> Vec<Option<[String; 2]>> {
+            let names = |model: &TraceModel| [model.id.to_string(), model.base.to_string()];
+            (trace.requests.iter())
+                .map(|request| request.model.as_ref().map(names))
+                .collect()
+        };
+        let both = |id: &str, base: &str| Some([id.to_owned(), base.to_owned()]);
+        let named = [
+            both("qwen", "qwen"),
+            both("sql", "qwen"),
+            both("llama", "llama"),
+        ];
+        assert_eq!(models(&trace)[..3], named);
+        assert_eq!(models(&trace)[3..], [None, None]);
+        assert_eq!(trace.models().len(), 3);
+        trace.name_models("other");
+        assert_eq!(models(&trace)[..3], named);
+        assert_eq!(
+            models(&trace)[3..],
+            [both("other", "other"), both("other", "other")]
+        );
+    }
+
+    #[test]
     fn a_bad_line_is_reported_with_number_field_value_and_expected_form() {
         let tokens = "expected tokens, from 1 to 2^24";
         let ids = "expected an array of whole numbers, one for each block";
@@ -293,6 +423,14 @@ mod tests {
             (
                 r#"{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1, -2]}"#,
                 format!("hash_ids is [1,-2]: {ids}"),
+            ),
+            (
+                r#"{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1], "model": 7}"#,
+                "model is 7: expected the name of a model".to_owned(),
+            ),
+            (
+                r#"{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1], "model": ""}"#,
+                "model is \"\": expected the name of a model".to_owned(),
             ),
         ] {
             assert_eq!(problem_of(line), format!("line 3: {problem}"));

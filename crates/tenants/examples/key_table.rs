@@ -34,6 +34,8 @@ fn entry(number: usize) -> TenantEntry {
         output_tokens_per_minute: NonZeroU32::new(u32::MAX),
         weight: 1.0,
         priority: 0.0,
+        slo_ttft: None,
+        slo_tpot: None,
         expires_at: Some("2030-01-01T00:00:00Z".to_owned()),
         enabled: true,
         metadata: [("team".to_owned(), format!("team-{}", number % 100))].into(),

@@ -7,6 +7,7 @@ use std::{
     hash::{BuildHasher as _, Hash, Hasher},
     num::NonZeroU32,
     sync::Arc,
+    time::Duration,
 };
 
 use foldhash::fast::FixedState;
@@ -119,6 +120,8 @@ pub struct EntryRules {
     pub(crate) output_tokens_per_minute: Option<NonZeroU32>,
     pub(crate) weight: f64,
     pub(crate) priority: f64,
+    pub(crate) slo_ttft: Option<Duration>,
+    pub(crate) slo_tpot: Option<Duration>,
 }
 
 impl EntryRules {
@@ -137,6 +140,8 @@ impl EntryRules {
             output_tokens_per_minute,
             weight,
             priority,
+            slo_ttft,
+            slo_tpot,
             expires_at: _,
             enabled: _,
             metadata: _,
@@ -154,6 +159,8 @@ impl EntryRules {
             output_tokens_per_minute: *output_tokens_per_minute,
             weight: *weight,
             priority: *priority,
+            slo_ttft: *slo_ttft,
+            slo_tpot: *slo_tpot,
         }
     }
 }
@@ -171,6 +178,8 @@ impl Hash for EntryRules {
         self.output_tokens_per_minute.hash(hasher);
         bits(self.weight).hash(hasher);
         bits(self.priority).hash(hasher);
+        self.slo_ttft.hash(hasher);
+        self.slo_tpot.hash(hasher);
     }
 }
 
@@ -289,7 +298,7 @@ mod tests {
             );
             first.has_rules_of(&other)
         };
-        let rules: [fn(&mut TenantEntry); 10] = [
+        let rules: [fn(&mut TenantEntry); 12] = [
             |it| it.scopes.truncate(1),
             |it| it.scopes.reverse(),
             |it| it.allowed_models.clear(),
@@ -300,6 +309,8 @@ mod tests {
             |it| it.output_tokens_per_minute = NonZeroU32::new(1),
             |it| it.weight = 2.0,
             |it| it.priority = 1.0,
+            |it| it.slo_ttft = Some(Duration::from_millis(500)),
+            |it| it.slo_tpot = Some(Duration::from_millis(50)),
         ];
         assert!(rules.into_iter().all(|change| !changed(change)));
         let of_key: [fn(&mut TenantEntry); 5] = [

@@ -127,6 +127,12 @@ settings::section! {
         weight: f64 = "1" in WEIGHT, live;
         /// Priority of its requests, a whole number: those of a higher one go first while they wait.
         priority: f64 = "0" in PRIORITY, live;
+        /// Target for the time to first token of its requests that name none, in place of
+        /// `routing.slo.ttft`.
+        slo_ttft: Option<Duration> = "~", live;
+        /// Target for the mean time between the later tokens of its replies, in place of
+        /// `routing.slo.tpot`.
+        slo_tpot: Option<Duration> = "~", live;
         /// Time from which the key is refused, as in `2027-01-31T00:00:00Z`.
         expires_at: Option<String> = "~", live;
         /// Accept the key.
@@ -160,6 +166,8 @@ impl TenantEntry {
             output_tokens_per_minute: None,
             weight: 1.0,
             priority: 0.0,
+            slo_ttft: None,
+            slo_tpot: None,
             expires_at: None,
             enabled: true,
             metadata: BTreeMap::new(),

@@ -117,6 +117,10 @@ pub struct QueueShare {
     pub priority: i32,
     /// Most requests that wait; `None`: no limit.
     pub most_queued: Option<NonZeroU32>,
+    /// Target for the time to first token of its requests that name none; `None`: as for all.
+    pub slo_ttft: Option<Duration>,
+    /// Target for the mean time between later tokens.
+    pub slo_tpot: Option<Duration>,
 }
 
 /// Why a request of a known tenant is not let in.
@@ -190,6 +194,8 @@ impl TenantRules {
                 #[allow(clippy::cast_possible_truncation, reason = "it is whole and small")]
                 priority: entry.priority as i32,
                 most_queued: Some(context.queued),
+                slo_ttft: entry.slo_ttft,
+                slo_tpot: entry.slo_tpot,
             },
             is_alone: context.is_alone,
             sees_decisions: context.sees_decisions,
@@ -213,6 +219,8 @@ impl TenantRules {
                 weight: 1.0,
                 priority: 0,
                 most_queued: None,
+                slo_ttft: None,
+                slo_tpot: None,
             },
             is_alone: true,
             sees_decisions: true,

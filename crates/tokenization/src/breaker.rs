@@ -1,4 +1,4 @@
-//! Circuit breakers for `/tokenize` queries: which workers may get one now.
+//! Circuit breakers for queries of one kind: which workers may get one now.
 //!
 //! One failed query says little about a worker: the query itself may be unusual. A worker's breaker
 //! opens after several different queries have failed in a row.
@@ -31,6 +31,8 @@ const LONG_QUERY: usize = 16 << 10;
 pub(crate) enum TokenizeFailure {
     /// The engine refuses this query, as it will refuse the request: the worker is fine.
     Refused,
+    /// The worker has no route for a chat with media: it is fine.
+    Absent,
     /// The worker does not answer such queries.
     Broken,
     /// The worker did not answer in time, or closed the connection.
@@ -111,7 +113,7 @@ impl TokenizerBreakers {
             digest,
             length,
         } = failure;
-        if why == TokenizeFailure::Refused {
+        if matches!(why, TokenizeFailure::Refused | TokenizeFailure::Absent) {
             self.record_success(worker);
             return None;
         }
@@ -172,7 +174,9 @@ mod tests {
                 None
             );
         }
-        all.record_failure(WORKER, failure(TokenizeFailure::Refused, 9, 10), now);
+        for why in [TokenizeFailure::Refused, TokenizeFailure::Absent] {
+            all.record_failure(WORKER, failure(why, 9, 10), now);
+        }
         for digest in [5, 6] {
             assert_eq!(
                 all.record_failure(WORKER, failure(TokenizeFailure::Broken, digest, 10), now),

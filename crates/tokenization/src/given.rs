@@ -16,7 +16,7 @@ pub(crate) fn identify(view: &RequestView<'_>, scheme: HashScheme) -> Option<Tok
     let blocks = if media.is_empty() {
         Some(PromptBlocks::of_tokens(scheme, ids.as_slice().into()))
     } else {
-        PromptMedia::new(media.iter().map(item).collect())
+        prompt_media(media)
             .map(|media| PromptBlocks::of_tokens_with_media(scheme, ids.as_slice().into(), media))
     };
     // The engine computes only the last of them, and decides itself how many, or puts other input
@@ -27,6 +27,11 @@ pub(crate) fn identify(view: &RequestView<'_>, scheme: HashScheme) -> Option<Tok
         Some(blocks) => TokenizedPrompt::of(PromptSource::Given, blocks),
         None => TokenizedPrompt::without_blocks(u32::try_from(ids.len()).unwrap_or(u32::MAX)),
     })
+}
+
+/// Returns the items of a prompt; `None` if two of them overlap or one has no tokens.
+pub(crate) fn prompt_media(media: &[MediaPlaceholder<'_>]) -> Option<PromptMedia> {
+    PromptMedia::new(media.iter().map(item).collect())
 }
 
 fn item(placeholder: &MediaPlaceholder<'_>) -> MediaItem {

@@ -19,6 +19,7 @@ use crate::{
     engine::EngineTokenizer,
     given,
     local::{self, LocalTokenizer, LocalTokens, NoTokens},
+    token_cache::PromptTokens,
     tokenized_prompt::{TokenizedPrompt, identify_by_text, prompt_bytes},
 };
 
@@ -162,7 +163,10 @@ impl TokenizationStage {
             (None, TokenizerSource::Remote) => self.by_engine(input).await,
             (None, _) => None,
         };
-        match found {
+        if let Some(found) = found {
+            return found;
+        }
+        match self.by_render(artefacts, input).await {
             Some(found) => found,
             None => Self::by_text(input).await,
         }
@@ -248,17 +252,44 @@ impl TokenizationStage {
     async fn by_engine(&self, input: TokenizationInput<'_>) -> Option<TokenizedPrompt> {
         let started = self.clock.now();
         let answer = self.engine.tokens(input).await?;
-        let tokenize_us = self.clock.now().ms_since(started) * 1e3;
-        let found = TokenizedPrompt::of(
-            PromptSource::EngineTokenize,
-            PromptBlocks::of_tokens(self.scheme, answer.tokens),
-        );
-        let new_tokens = if answer.from_cache { 0 } else { found.tokens };
-        Some(TokenizedPrompt {
-            new_tokens,
-            tokenize_us,
+        let blocks = PromptBlocks::of_tokens(self.scheme, answer.prompt.ids);
+        let found = TokenizedPrompt::of(PromptSource::EngineTokenize, blocks);
+        Some(self.with_cost(found, answer.from_cache, started))
+    }
+
+    /// Identifies a chat with media, whatever the tokenizer: only an engine knows how many tokens
+    /// an item has, and how it is hashed.
+    async fn by_render(
+        &self,
+        artefacts: &ModelArtefacts,
+        input: TokenizationInput<'_>,
+    ) -> Option<TokenizedPrompt> {
+        let has_tokenizer =
+            artefacts.prompt.is_some() || artefacts.source == TokenizerSource::Remote;
+        let is_exact = input.view.fidelity == Fidelity::Exact;
+        if !has_tokenizer || !is_exact || input.dialect != Dialect::Chat {
+            return None;
+        }
+        let started = self.clock.now();
+        let answer = self.engine.rendered(input).await?;
+        let PromptTokens { ids, media } = answer.prompt;
+        let blocks = PromptBlocks::of_tokens_with_media(self.scheme, ids, media);
+        let found = TokenizedPrompt::of(PromptSource::EngineRender, blocks);
+        Some(self.with_cost(found, answer.from_cache, started))
+    }
+
+    /// Adds what an answer of an engine cost.
+    fn with_cost(
+        &self,
+        found: TokenizedPrompt,
+        from_cache: bool,
+        started: Moment,
+    ) -> TokenizedPrompt {
+        TokenizedPrompt {
+            new_tokens: if from_cache { 0 } else { found.tokens },
+            tokenize_us: self.clock.now().ms_since(started) * 1e3,
             ..found
-        })
+        }
     }
 
     async fn by_text(input: TokenizationInput<'_>) -> TokenizedPrompt {
@@ -304,8 +335,8 @@ impl<'a> PromptInput<'a> {
 /// A request's body, its view, and the pool for work on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenizationInput<'a> {
-    dialect: Dialect,
-    bytes: &'a Bytes,
+    pub(crate) dialect: Dialect,
+    pub(crate) bytes: &'a Bytes,
     pub(crate) view: &'a RequestView<'a>,
     pub(crate) compute_pool: &'a ComputePool,
     pub(crate) deadline: Moment,

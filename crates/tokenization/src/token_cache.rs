@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use fleet::{Snapshot, WorkerView};
-use kv_blocks::{Moment, WorkerId};
+use kv_blocks::{Moment, PromptMedia, WorkerId};
 use lru::LruCache;
 
 /// A SHA-256 of the whole query, so that no client can make two queries collide.
@@ -16,10 +16,26 @@ pub(crate) type QueryDigest = [u8; 32];
 
 /// Bytes of all answers together: some four million tokens.
 const BUDGET_BYTES: usize = 16 << 20;
-/// Bytes of an answer beside its ids, about.
+/// Bytes of an answer beside its ids and items, about.
 const ANSWER_BYTES: usize = 160;
 /// Lifetime of answers without `routing.lmcache`; only the bytes limit their number then.
 pub(crate) const UNCONFIGURED_TTL: Duration = Duration::from_secs(600);
+
+/// The token ids of a prompt, and the media items of the placeholders among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PromptTokens {
+    pub(crate) ids: Arc<[u32]>,
+    pub(crate) media: PromptMedia,
+}
+
+impl From<Arc<[u32]>> for PromptTokens {
+    fn from(ids: Arc<[u32]>) -> Self {
+        Self {
+            ids,
+            media: PromptMedia::default(),
+        }
+    }
+}
 
 /// The worker that answered, identified by its state and its process, as far as the router can see
 /// that.
@@ -31,6 +47,11 @@ pub(crate) struct TokenSource {
 }
 
 impl TokenSource {
+    /// Returns the worker's number.
+    pub(crate) fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
     pub(crate) fn of(worker: &WorkerView) -> Self {
         Self {
             worker: worker.id,
@@ -47,10 +68,10 @@ impl TokenSource {
     }
 }
 
-/// An answer: its ids, source, time and lifetime.
+/// An answer: its tokens, source, time and lifetime.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedTokens {
-    pub(crate) ids: Arc<[u32]>,
+    pub(crate) prompt: PromptTokens,
     pub(crate) source: TokenSource,
     pub(crate) received_at: Moment,
     /// Lifetime from then on; the cache's bounds may end it earlier.
@@ -59,7 +80,9 @@ pub(crate) struct CachedTokens {
 
 impl CachedTokens {
     fn bytes(&self) -> usize {
-        size_of_val(&*self.ids) + ANSWER_BYTES
+        let items = self.prompt.media.items();
+        let names: usize = items.iter().map(|item| item.identifier.len()).sum();
+        size_of_val(&*self.prompt.ids) + size_of_val(items) + names + ANSWER_BYTES
     }
 }
 
@@ -88,17 +111,17 @@ impl TokenCache {
         }
     }
 
-    /// Returns the ids if their source is `still` the same.
+    /// Returns the tokens if their source is `still` the same.
     pub(crate) fn get(
         &mut self,
         digest: &QueryDigest,
         now: Moment,
         still: impl FnOnce(&TokenSource) -> bool,
-    ) -> Option<Arc<[u32]>> {
+    ) -> Option<PromptTokens> {
         let answer = self.answers.get(digest)?;
         let lifetime = self.ttl.min(answer.left);
         if now.since(answer.received_at) < lifetime && still(&answer.source) {
-            return Some(Arc::clone(&answer.ids));
+            return Some(answer.prompt.clone());
         }
         let expired = self.answers.pop(digest)?;
         self.bytes -= expired.bytes();
@@ -139,6 +162,7 @@ impl TokenCache {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
+    use kv_blocks::MediaItem;
 
     use super::*;
 
@@ -169,7 +193,7 @@ mod tests {
 
     fn engine_answer(ids: Vec<u32>) -> CachedTokens {
         CachedTokens {
-            ids: ids.into(),
+            prompt: Arc::<[u32]>::from(ids).into(),
             source: SOURCE,
             received_at: Moment::default(),
             left: Duration::MAX,
@@ -177,7 +201,8 @@ mod tests {
     }
 
     fn get(known: &mut TokenCache, number: u32) -> Option<Arc<[u32]>> {
-        known.get(&digest(number), Moment::default(), |_| true)
+        let tokens = known.get(&digest(number), Moment::default(), |_| true)?;
+        Some(tokens.ids)
     }
 
     #[test]
@@ -198,6 +223,26 @@ mod tests {
             "{cached_bytes}"
         );
         assert_eq!(get(&mut known, 0), None);
+    }
+
+    #[test]
+    fn the_items_of_a_prompt_count_among_its_bytes() {
+        let mut known = cache();
+        let item = |offset| MediaItem {
+            identifier: "x".repeat(1_000).into(),
+            offset,
+            length: 1,
+        };
+        let media = PromptMedia::new((0..100).map(item).collect()).expect("apart");
+        for number in 0..1_000 {
+            let mut answer = engine_answer(vec![number]);
+            answer.prompt.media = media.clone();
+            known.insert(digest(number), answer);
+        }
+        let cached_bytes = cached_bytes(&known);
+        assert!(cached_bytes <= BUDGET_BYTES && known.answers.len() < 200);
+        let kept = known.get(&digest(999), Moment::default(), |_| true);
+        assert_eq!(kept.expect("the latest stays").media, media);
     }
 
     #[test]

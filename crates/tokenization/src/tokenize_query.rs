@@ -8,41 +8,41 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use crate::{local, token_cache::QueryDigest, tokenized_prompt::prompt_bytes};
+use crate::{
+    engine_query::{EngineQuery, QueryKind},
+    local,
+    tokenized_prompt::prompt_bytes,
+};
 
 /// Longest query, bytes: an engine would compute longer on it than a request should wait.
 const LONGEST: usize = 256 << 10;
 /// Cost of a query per byte: parsed, written and hashed.
 const COST_PER_BYTE: Duration = Duration::from_nanos(6);
 
-/// A query as sent.
-#[derive(Debug)]
-pub(crate) struct TokenizeQuery {
-    pub(crate) body: Bytes,
-    pub(crate) digest: QueryDigest,
+/// Returns the query for a request; `None` where the answer would differ from the tokens of the
+/// generation.
+pub(crate) fn build(view: &RequestView<'_>) -> Option<EngineQuery> {
+    let body = body(view)?;
+    let salt = view.cache_salt.as_deref().unwrap_or_default();
+    // An answer is for requests of the same salt: its cache tells no tenant of another one.
+    let digest = Sha256::new()
+        .chain_update((salt.len() as u64).to_be_bytes())
+        .chain_update(salt)
+        .chain_update(&body)
+        .finalize()
+        .into();
+    Some(EngineQuery {
+        kind: QueryKind::Tokenize,
+        body,
+        digest,
+    })
 }
 
-impl TokenizeQuery {
-    /// Returns `None` where the answer would differ from the tokens of the generation.
-    pub(crate) fn build(view: &RequestView<'_>) -> Option<Self> {
-        let body = body(view)?;
-        let salt = view.cache_salt.as_deref().unwrap_or_default();
-        // An answer is for requests of the same salt: its cache tells no tenant of another one.
-        let digest = Sha256::new()
-            .chain_update((salt.len() as u64).to_be_bytes())
-            .chain_update(salt)
-            .chain_update(&body)
-            .finalize()
-            .into();
-        Some(Self { body, digest })
-    }
-
-    /// Returns the approximate cost of [`Self::build`].
-    pub(crate) fn cost(view: &RequestView<'_>) -> Duration {
-        let size = size(view);
-        // No longer query is built.
-        local::cost_of(if size > LONGEST { 0 } else { size }, COST_PER_BYTE)
-    }
+/// Returns the approximate cost of [`build`].
+pub(crate) fn cost(view: &RequestView<'_>) -> Duration {
+    let size = size(view);
+    // No longer query is built.
+    local::cost_of(if size > LONGEST { 0 } else { size }, COST_PER_BYTE)
 }
 
 /// Returns the approximate number of bytes that go into a query.
@@ -140,9 +140,9 @@ mod tests {
 
     use super::*;
 
-    fn query(dialect: Dialect, body: &str) -> Option<TokenizeQuery> {
+    fn query(dialect: Dialect, body: &str) -> Option<EngineQuery> {
         let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
-        TokenizeQuery::build(&view)
+        build(&view)
     }
 
     fn sent(dialect: Dialect, body: &str) -> serde_json::Value {
@@ -210,10 +210,7 @@ mod tests {
             let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "a".repeat(length));
             assert_eq!(query(Dialect::Completions, &body).is_some(), is_built);
             let view = dialect::view(Dialect::Completions, body.as_bytes()).expect("good");
-            assert_eq!(
-                TokenizeQuery::cost(&view) > Duration::from_millis(1),
-                is_built
-            );
+            assert_eq!(cost(&view) > Duration::from_millis(1), is_built);
         }
     }
 

@@ -33,6 +33,19 @@ impl WorkerClient {
         body: Bytes,
         most_bytes: usize,
     ) -> Result<JsonReply, QueryError> {
+        self.post_until(worker, path, body, most_bytes, None).await
+    }
+
+    /// Posts a JSON body as [`Self::post`] does, and reads the answer up to a mark, if one is given
+    /// and the answer has it.
+    pub(crate) async fn post_until(
+        &self,
+        worker: &WorkerView,
+        path: &'static str,
+        body: Bytes,
+        most_bytes: usize,
+        end_mark: Option<&'static [u8]>,
+    ) -> Result<JsonReply, QueryError> {
         let query = JsonQuery {
             worker: worker.id,
             url: &worker.connection.url,
@@ -40,6 +53,7 @@ impl WorkerClient {
             path,
             body,
             most_bytes,
+            end_mark,
             connect_timeout: self.connect_timeout,
         };
         send_query(&*self.upstream, query).await

@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Events(Box<crate::events_command::EventsArgs>),
     /// Play a recorded workload through the router in front of modelled engines, and say what each policy would do.
     Simulate(Box<crate::simulate_command::SimulateArgs>),
+    /// Play recorded workloads under `warm` and under the rules of other routers, as one table; fails where `warm` is worse.
+    Compare(crate::compare_command::CompareArgs),
     /// Play a decision log through the router with a configuration, and say what that would do.
     Replay(Box<crate::replay_command::ReplayArgs>),
     /// Make, list and revoke keys of clients in a file of `tenants.keys_file`.

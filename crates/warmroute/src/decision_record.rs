@@ -7,6 +7,7 @@ use time::{Date, Month, OffsetDateTime, Time};
 pub(crate) struct DecisionRecord {
     at: String,
     pub(crate) model: String,
+    pub(crate) served_model: Option<String>,
     pub(crate) lora: Option<String>,
     pub(crate) prompt: RecordedPrompt,
     pub(crate) winner: Option<RecordedTarget>,

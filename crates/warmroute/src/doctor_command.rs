@@ -59,7 +59,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let tenants = match settings::tenants(&settings, &args.serve.access) {
+    let tenants = match settings::tenants(&settings, settings::api_key(&args.serve.access)) {
         Ok(tenants) => tenants,
         Err(problems) => return settings::refuse(&problems),
     };

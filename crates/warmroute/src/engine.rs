@@ -66,5 +66,5 @@ fn announce(engine: &RunningEngine, print_ready: bool) {
         "kv_events": engine.events,
         "replay": engine.replay,
     });
-    output::out(&line.to_string());
+    output::announce(&line.to_string());
 }

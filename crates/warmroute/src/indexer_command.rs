@@ -174,7 +174,7 @@ fn announce(address: &str, print_ready: bool) {
     if print_ready {
         let pid = std::process::id();
         let line = json!({"event": "listening", "role": "indexer", "data": address, "admin": null, "pid": pid});
-        output::out(&line.to_string());
+        output::announce(&line.to_string());
     }
 }
 

@@ -1,17 +1,20 @@
 //! The `warmroute` program as a library: one module per subcommand, and one file, `wire_up`, that
 //! builds the router.
 //!
-//! The program `warmroute` and the command of the Python package call [`run`]. An allocator is not
-//! chosen here: a process that loads this code at run time has one already.
+//! The program `warmroute` and the command of the Python package call [`run`]; [`embed`] is the
+//! router inside another program. An allocator is not chosen here: a process that loads this code at
+//! run time has one already.
 
 mod admin_tokens;
 mod cli;
+mod compare_command;
 mod config_command;
 mod config_search;
 mod decision_record;
 mod demo;
 mod doctor_command;
 mod drain;
+pub mod embed;
 mod encryption;
 mod engine;
 mod events_command;
@@ -41,12 +44,12 @@ mod takeover;
 mod text_file;
 mod wire_up;
 
-use std::{ffi::OsString, io::Write as _};
+use std::ffi::OsString;
 
 use clap::Parser as _;
 
 pub use exit_code::ExitCode;
-pub use simulate_command::{ConfiguredRouter, configured_router};
+pub use simulate_command::{ConfiguredRouter, check_models, configured_router};
 
 /// The program's name where its caller does not say it.
 const PROGRAM: &str = "warmroute";
@@ -66,14 +69,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => run_command(cli.into_command(), program),
         // Help, the version, or a bad flag with what was expected.
         Err(answer) => {
-            // A closed stream is no error.
-            let _ = answer.print();
+            let printed = answer.print();
+            if !answer.use_stderr() {
+                output::record(printed);
+            }
             u8::try_from(answer.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
         }
     };
+    let code = output::end(code);
     log_queue::finish();
-    // Only the end of a program written in Rust would do that by itself.
-    let _ = std::io::stdout().flush();
     code
 }
 
@@ -87,6 +91,7 @@ fn run_command(command: cli::Command, program: String) -> ExitCode {
         cli::Command::Indexer(args) => indexer_command::run(&args),
         cli::Command::Events(args) => events_command::run(&args),
         cli::Command::Simulate(args) => simulate_command::run(&args),
+        cli::Command::Compare(args) => compare_command::run(&args),
         cli::Command::Keys(args) => keys_command::run(&args),
         cli::Command::Replay(args) => replay_command::run(&args),
         cli::Command::Config(args) => config_command::run(&args),

@@ -29,7 +29,8 @@ const MOST_WORKERS: usize = 1024;
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit code: 0 with a result; 2 for a bad flag; 78 for a log or a configuration that cannot be used."
+    after_help = "Exit code: 0 with a result; 2 for a bad flag; 78 for a log or a configuration that cannot be used; 1 where \
+                  stdout cannot be written."
 )]
 pub(crate) struct ReplayArgs {
     /// The decision log: JSON lines as `decisions.log.path` gets them with `decisions.log.chains: true`, plain or .zst.

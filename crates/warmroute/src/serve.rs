@@ -6,6 +6,7 @@ use admin::Tokens;
 use config::{Problem, Settings};
 use fleet::WorkerVerdict;
 use gateway::DrainResult;
+use net::ListenAddr;
 use serde_json::json;
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     live::SourceTexts,
     logging, output, settings,
     signals::{StopSignal, StopSignals},
-    wire_up::{self, ListenAddresses, RunningRouter, StartOptions},
+    wire_up::{self, ListenAddresses, ProcessOwner, RunningRouter, StartOptions},
 };
 
 /// Exit code of a drain that had to cut streams.
@@ -43,6 +44,7 @@ pub(crate) fn run(args: &ServeArgs, program: String) -> ExitCode {
     limits::raise_open_files(settings.server.max_connections);
     limits::forbid_core_files();
     warn_of_ignored_settings(&settings);
+    settings::warn_of_no_workers(&settings);
     if settings::api_key(&args.access).is_some() && settings.tenants.lists_keys() {
         tracing::warn!(
             "the key of --api-key, --api-key-file or WARMROUTE_API_KEY is not accepted: tenants.api_keys and tenants.keys_file have the keys of clients"
@@ -53,7 +55,7 @@ pub(crate) fn run(args: &ServeArgs, program: String) -> ExitCode {
             "the key of --api-key is an argument of the process, which all users of this machine can read: put it into the variable WARMROUTE_API_KEY, or into a file for --api-key-file"
         );
     }
-    let tenants = match settings::tenants(&settings, &args.access) {
+    let tenants = match settings::tenants(&settings, settings::api_key(&args.access)) {
         Ok(tenants) => Arc::new(tenants),
         Err(problems) => return settings::refuse(&problems),
     };
@@ -67,6 +69,7 @@ pub(crate) fn run(args: &ServeArgs, program: String) -> ExitCode {
         on_verdict: Arc::new(|verdict: &WorkerVerdict| output::err(&verdict.to_string())),
         takeover: args.takeover,
         key_in_arguments: args.access.api_key.is_some(),
+        owner: ProcessOwner::Router,
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = settings.server.runtime_threads {
@@ -97,7 +100,7 @@ pub(crate) struct CheckedStart {
     pub(crate) sources: SourceTexts,
 }
 
-/// Checks everything that needs no bound port and no query to a worker.
+/// Returns the sources that the arguments name, checked.
 pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
     let env = settings::environment();
     let file = match &args.config {
@@ -105,14 +108,23 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
         None if settings::names_workers(args, &env) => None,
         None => config_search::announced(&["warmroute", "continuum-router"]),
     };
-    let mut sources = SourceTexts::read(file, env, settings::overrides(args))?;
+    let sources = SourceTexts::read(file, env, settings::overrides(args))?;
+    check_sources(sources, settings::passwords_in_flags(&args.workers))
+}
+
+/// Checks everything that needs no bound port and no query to a worker; `found` are problems that
+/// are known already.
+pub(crate) fn check_sources(
+    mut sources: SourceTexts,
+    found: Vec<Problem>,
+) -> Result<CheckedStart, Vec<Problem>> {
     let mut settings = sources.settings()?;
     sources.remember(&settings)?;
     settings = sources.settings_with_keys()?;
     let mut problems = model_file_problems(&settings);
     problems.extend(encryption::problems(&settings));
     problems.extend(settings::no_workers(&settings));
-    problems.extend(settings::passwords_in_flags(&args.workers));
+    problems.extend(found);
     let admin_tokens = admin_tokens::read(&settings).unwrap_or_else(|more| {
         problems.extend(more);
         Tokens::default()
@@ -193,9 +205,11 @@ async fn ended(
 async fn show_examples(running: &RunningRouter, examples: &Examples) -> Infallible {
     running.fleet.first_verdicts().await;
     let snapshot = running.fleet.snapshot();
-    let (data, admin) = (&running.addresses.data, &running.addresses.admin);
-    for command in examples.commands(data, admin, examples::model(&snapshot)) {
-        output::err(&command);
+    let addresses = &running.addresses;
+    if let (Some(data), Some(admin)) = (&addresses.data, &addresses.admin) {
+        for command in examples.commands(data, admin, examples::model(&snapshot)) {
+            output::err(&command);
+        }
     }
     std::future::pending().await
 }
@@ -207,20 +221,21 @@ fn announce(running: &RunningRouter, print_ready: bool) {
         admin,
         metrics,
     } = &running.addresses;
-    let metrics = metrics.as_ref().map(ToString::to_string);
-    tracing::info!(%data, %admin, metrics, "listening");
+    let shown = |address: &Option<ListenAddr>| address.as_ref().map(ToString::to_string);
+    let (data, admin, metrics) = (shown(data), shown(admin), shown(metrics));
+    tracing::info!(data, admin, metrics, "listening");
     if print_ready {
         let line = json!({
             "event": "listening",
             "role": "serve",
-            "data": data.to_string(),
-            "admin": admin.to_string(),
+            "data": data,
+            "admin": admin,
             "pid": std::process::id(),
             "also": also.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "probe": running.probes.lock().as_ref().map(|probes| probes.address.to_string()),
             "metrics": metrics,
         });
-        output::out(&line.to_string());
+        output::announce(&line.to_string());
     }
 }
 

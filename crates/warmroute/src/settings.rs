@@ -25,6 +25,9 @@ pub(crate) const ADMIN_TOKEN: &str = "WARMROUTE_ADMIN_TOKEN";
 const OWN_ENV: &[&str] = &[
     API_KEY,
     ADMIN_TOKEN,
+    // Of `warmroute.dynamo` in the Python package.
+    "WARMROUTE_ADMIN_URL",
+    "WARMROUTE_ENGINE_URL",
     "WARMROUTE_TEST_NODE",
     "WARMROUTE_TEST_PYTHON",
     "WARMROUTE_WRITE_STATUS",
@@ -56,14 +59,14 @@ pub(crate) fn api_key(args: &AccessArgs) -> Option<Secret> {
 }
 
 /// Returns the tenants and their keys: those of the configuration, else the one key of a flag or
-/// variable.
+/// variable, if there is one.
 ///
 /// # Errors
 ///
 /// The file with the secret for salts cannot be read, or is empty.
-pub(crate) fn tenants(settings: &Settings, args: &AccessArgs) -> Result<Tenants, Vec<Problem>> {
+pub(crate) fn tenants(settings: &Settings, key: Option<Secret>) -> Result<Tenants, Vec<Problem>> {
     let secrets = TenantSecrets {
-        key: api_key(args).map(|key| KeyDigest::of(key.expose().as_bytes())),
+        key: key.map(|key| KeyDigest::of(key.expose().as_bytes())),
         salt: salt_secret(settings)?,
     };
     Ok(Tenants::new(&settings.tenants, secrets))
@@ -167,6 +170,7 @@ pub(crate) fn names_workers(args: &ServeArgs, env: &[(String, String)]) -> bool 
 
 /// Checks settings for a running router beyond the check of the file alone.
 pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
+    warn_of_no_workers(&settings);
     match no_workers(&settings) {
         Some(problem) => Err(vec![problem]),
         None => Ok(settings),
@@ -175,16 +179,23 @@ pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
 
 /// Returns the problem of a configuration without workers, unless it says `workers: []`.
 pub(crate) fn no_workers(settings: &Settings) -> Option<Problem> {
-    if !settings.workers.is_empty() || settings.discovery.finds_any() {
-        return None;
-    }
-    if settings.is_set("workers") {
-        output::err("no workers are configured: every request is answered with 503 no_worker");
+    if has_workers(settings) || settings.is_set("workers") {
         return None;
     }
     let message = "there is no engine to route to: add `-w http://127.0.0.1:8000` for each, or a list `workers` to the \
                    file of -c (an empty list starts without any)";
     Some(Problem::bad_value("workers", "", message))
+}
+
+/// Warns of a configuration that says that there are no workers.
+pub(crate) fn warn_of_no_workers(settings: &Settings) {
+    if settings.is_set("workers") && !has_workers(settings) {
+        tracing::warn!("no workers are configured: every request is answered with 503 no_worker");
+    }
+}
+
+fn has_workers(settings: &Settings) -> bool {
+    !settings.workers.is_empty() || settings.discovery.finds_any()
 }
 
 /// Prints every problem on stderr. If all are errors of flags, exits as for any other bad flag.

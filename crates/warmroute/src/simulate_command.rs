@@ -7,6 +7,7 @@ mod args;
 mod cells;
 mod files;
 mod fitted;
+mod session_args;
 mod table;
 mod trace_file;
 mod what_if;
@@ -20,13 +21,18 @@ use simulate::{
     TraceSummary,
 };
 
-pub use self::what_if::{ConfiguredRouter, configured_router};
+pub use self::what_if::{ConfiguredRouter, check_models, configured_router};
+pub(crate) use self::{cells::ProgressLine, files::write};
 use crate::{
     cli::NameValue,
     exit_code::ExitCode,
     output,
     settings::{BAD_CONFIGURATION, BAD_FLAG},
 };
+
+/// Message for a trace that cannot be played in a closed loop.
+const NO_SESSIONS: &str =
+    "no request in it belongs to a session: expected session_id or session in each line";
 
 /// Exit code if a file cannot be written.
 const NOT_WRITTEN: u8 = 1;
@@ -75,14 +81,16 @@ fn not_written(message: String) -> SimulateError {
 
 /// Returns the workload, read or generated.
 fn text(args: &SimulateArgs) -> Result<String, SimulateError> {
-    args.trace
-        .text(args.trace_block_tokens)
+    let sessions = args.sessions.is_closed_loop();
+    let workload = &args.workload;
+    (workload.trace)
+        .text(workload.trace_block_tokens, sessions)
         .map_err(|problem| unusable(args, &problem))
 }
 
 fn unusable(args: &SimulateArgs, problem: &str) -> SimulateError {
     SimulateError {
-        message: format!("{}: {problem}", args.trace),
+        message: format!("{}: {problem}", args.workload.trace),
         code: BAD_CONFIGURATION,
     }
 }
@@ -108,8 +116,12 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
     let profile = fitted
         .as_ref()
         .map_or(args.engine.profile, |fitted| fitted.profile);
-    let mut trace = Trace::read(&text(args)?, args.trace_block_tokens)
+    let mut trace = Trace::read(&text(args)?, args.workload.trace_block_tokens)
         .map_err(|error| unusable(args, &error.to_string()))?;
+    if let Some(model) = &args.workload.model {
+        trace.name_models(model);
+    }
+    check_models(&configured.routing, &trace, "--set", "--model").map_err(bad_flag)?;
     let profile = Profile {
         kv_tokens: args.engine.kv_tokens.unwrap_or(profile.kv_tokens),
         ..profile
@@ -121,10 +133,13 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
             trace.dropped, profile.kv_tokens
         )));
     }
+    if args.sessions.is_closed_loop() && !trace.names_sessions() {
+        return Err(unusable(args, NO_SESSIONS));
+    }
     let cells = plan(args, profile, configured, faults).cells(&trace);
     Ok(SimulationReport {
         schema: SimulationReport::SCHEMA,
-        trace: TraceSummary::of(args.trace.to_string(), &trace),
+        trace: TraceSummary::of(args.workload.trace.to_string(), &trace),
         profile: profile.name,
         fit: fitted.map(|fitted| fitted.report),
         seed: args.seed,
@@ -136,13 +151,19 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
 fn plan(
     args: &SimulateArgs,
     profile: Profile,
-    configured: ConfiguredRouter,
+    mut configured: ConfiguredRouter,
     faults: FaultPlan,
 ) -> ExperimentPlan {
-    let pace = match args.pace.speedup {
-        Some(times) => PlannedPace::Speedup(times),
-        None if args.pace.load.is_empty() => PlannedPace::Loads(vec![PlannedPace::USUAL_LOAD]),
-        None => PlannedPace::Loads(args.pace.load.clone()),
+    if let Some(ms) = args.pace.slo_ttft_ms {
+        configured.routing.section.slo.ttft = Some(Duration::from_millis(ms));
+    }
+    let pace = match (args.sessions.planned(), args.pace.speedup) {
+        (Some(closed_loop), _) => closed_loop,
+        (None, Some(times)) => PlannedPace::Speedup(times),
+        (None, None) if args.pace.load.is_empty() => {
+            PlannedPace::Loads(vec![PlannedPace::USUAL_LOAD])
+        }
+        (None, None) => PlannedPace::Loads(args.pace.load.clone()),
     };
     // The plan replaces the number of engines, the speed and the number of routers.
     let common = Cell {
@@ -161,6 +182,7 @@ fn plan(
         seed: args.seed,
         ..Cell::new(configured.routing, 1, TracePace::faster(1.0), profile)
     };
+    let common = common.with_fetch(args.engine.fetch_link());
     ExperimentPlan {
         workers: args.workers.clone(),
         pace,

@@ -12,7 +12,6 @@ mod replicas;
 
 use std::{sync::Arc, time::Duration};
 
-use ::replicas::Replicas;
 use admin::{
     AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
     ShutdownParts, Takeover, Tokens,
@@ -52,8 +51,8 @@ use crate::{
     takeover::{self, InheritedSockets, SocketHandover},
 };
 
-/// Longest wait for worker checks before a process that takes over accepts: long enough for workers
-/// that answer.
+/// Longest wait for worker checks before a process that takes over accepts, or a router inside
+/// another program is ready: long enough for workers that answer.
 const LONGEST_FIRST_PROBES: Duration = Duration::from_secs(15);
 
 /// Longest wait for the workers that are registered with the replicas, before a router accepts
@@ -73,6 +72,18 @@ pub(crate) struct StartOptions {
     pub(crate) takeover: bool,
     /// Whether the key of clients is an argument of this process.
     pub(crate) key_in_arguments: bool,
+    /// Whose process it is.
+    pub(crate) owner: ProcessOwner,
+}
+
+/// The owner of the process that a router runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessOwner {
+    /// The router: it listens at its default addresses, and reloads on SIGHUP.
+    Router,
+    /// Another program, which handles signals itself: the router listens where its settings say
+    /// so, and is started with known workers.
+    Program,
 }
 
 /// A running router.
@@ -88,11 +99,12 @@ pub(crate) struct RunningRouter {
     stop: StopSignals,
     draining: Arc<DrainProgress>,
     handing: Arc<SocketHandover>,
-    gateway: Arc<CurrentGateway>,
+    /// Its request path.
+    pub(crate) gateway: Arc<CurrentGateway>,
+    /// What operators read.
+    pub(crate) operator_view: AdminParts,
     tasks: RouterTasks,
     lmcache: Option<Arc<Controller>>,
-    replicas: Arc<Replicas>,
-    cache: Arc<ResponseCache>,
     #[cfg(feature = "nats")]
     bus: Option<bus::Bus>,
     snapshots: Option<Arc<IndexSnapshots>>,
@@ -127,7 +139,8 @@ pub(crate) async fn start(
         true => takeover::inherit_sockets(&settings).await?,
         false => None,
     };
-    let bound = listeners::bind(&settings, &extras.admin_tokens, inherited.as_mut()).await?;
+    let tokens = &extras.admin_tokens;
+    let bound = listeners::bind(&settings, extras.owner, tokens, inherited.as_mut()).await?;
     let (probe, is_takeover) = (bound.probe.clone(), bound.is_takeover);
     // On the heap: a whole configuration is part of it.
     let started = Box::pin(start_on(settings, sources, extras, bound));
@@ -203,7 +216,7 @@ async fn start_on(
     let wrong_keys = Arc::new(KeyThrottle::default());
     operators.register_access(Arc::clone(&wrong_keys), &mut registry);
     let (serve_metrics, tenants) = (settings.metrics.enabled, extras.tenants);
-    let key_in_arguments = extras.key_in_arguments;
+    let (key_in_arguments, owner) = (extras.key_in_arguments, extras.owner);
     let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let replica = runtime::random();
@@ -289,8 +302,8 @@ async fn start_on(
         },
         tenants: Arc::clone(&tenants),
         prefix_counters,
-        replicas: Arc::clone(&replicas),
-        cache: Arc::clone(&cache),
+        replicas,
+        cache,
         control: Arc::clone(&live) as Arc<dyn Control>,
         metrics: metrics_page(registry, serve_metrics),
         shutdown: shutdown_parts(&draining, &gateway, &handing),
@@ -299,8 +312,8 @@ async fn start_on(
     };
     let (stop_sinks, sinks_stopped) = watch::channel(false);
     let (stop_admin, admin_stopped) = watch::channel(false);
-    let watch_task = runtime::spawn(live::follow_sources(Arc::clone(&live)));
-    wait_for_workers(&live, &fleet, is_takeover).await;
+    let watch_task = runtime::spawn(live::follow_sources(Arc::clone(&live), owner));
+    wait_for_workers(&live, &fleet, is_takeover || owner == ProcessOwner::Program).await;
     index_snapshot::wait_for_proofs(&loaded).await;
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let saving = index_snapshot::spawn(snapshots.as_ref(), &fleet, &sinks_stopped);
@@ -314,6 +327,7 @@ async fn start_on(
             admin: stop_admin,
         },
         gateway: Arc::clone(&gateway),
+        operator_view: parts.clone(),
         tasks: RouterTasks {
             stall: stall_task,
             watch: watch_task,
@@ -326,8 +340,6 @@ async fn start_on(
         draining,
         handing,
         lmcache,
-        replicas,
-        cache,
         #[cfg(feature = "nats")]
         bus: started.bus,
         snapshots,
@@ -398,18 +410,18 @@ fn takeover(handing: &Arc<SocketHandover>) -> Takeover {
     Takeover::new(move |socket| handing.to(socket))
 }
 
-/// Waits until the workers that are registered with the replicas are known; while another process
-/// serves, also until workers are probed.
-async fn wait_for_workers(live: &LiveConfig, fleet: &Fleet, is_takeover: bool) {
+/// Waits until the workers that are registered with the replicas are known; also, if
+/// `probes_first`, until workers are probed.
+async fn wait_for_workers(live: &LiveConfig, fleet: &Fleet, probes_first: bool) {
     #[cfg(feature = "nats")]
     let _ = tokio::time::timeout(LONGEST_FIRST_READ, live.first_shared()).await;
-    if is_takeover {
+    if probes_first {
         wait_for_first_probes(live, fleet).await;
     }
 }
 
-/// Waits until workers are probed, so that the first accepted requests find known workers: the
-/// other process serves meanwhile.
+/// Waits until workers are probed, so that the first requests find known workers: meanwhile another
+/// process serves, or nobody can send one.
 async fn wait_for_first_probes(live: &LiveConfig, fleet: &Fleet) {
     let known = async {
         live.first_found().await;
@@ -458,7 +470,7 @@ impl RunningRouter {
         self.tasks.stall.abort();
         self.tasks.data.abort();
         // The peers read the last message from the admin listener.
-        self.replicas.stop().await;
+        self.operator_view.replicas.stop().await;
         self.stop.admin.send_replace(true);
         self.stop.sinks.send_replace(true);
         if let Some(probes) = self.probes.into_inner() {
@@ -475,7 +487,7 @@ impl RunningRouter {
         if let Some(snapshots) = self.snapshots.filter(|_| !handed_over) {
             snapshots.save(workers).await;
         }
-        self.cache.stop().await;
+        self.operator_view.cache.stop().await;
         if let Some(controller) = self.lmcache {
             controller.stop().await;
         }

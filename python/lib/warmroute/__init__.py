@@ -3,7 +3,15 @@
 The command ``warmroute`` (also ``python -m warmroute``) runs the router; see docs/python.md.
 """
 
-from warmroute._native import EventPublisher, KvIndex, __version__, simulate
+from warmroute._native import EventPublisher, KvIndex, Router, TokenStream, __version__, simulate
 from warmroute.errors import WarmrouteError
 
-__all__ = ["EventPublisher", "KvIndex", "WarmrouteError", "__version__", "simulate"]
+__all__ = [
+    "EventPublisher",
+    "KvIndex",
+    "Router",
+    "TokenStream",
+    "WarmrouteError",
+    "__version__",
+    "simulate",
+]

@@ -15,9 +15,10 @@ use simulate::{
     },
     run_all,
 };
-use warmroute::configured_router;
+use warmroute::{check_models, configured_router};
 
 use super::{
+    closed_loop,
     options::{Options, number, text, values, whole},
     workload::Workload,
 };
@@ -37,6 +38,8 @@ pub(super) enum SimulationError {
 pub(super) struct Experiments {
     workload: Workload,
     block_size: BlockSize,
+    /// The model of the requests for which the trace names none.
+    model: Option<String>,
     plan: ExperimentPlan,
 }
 
@@ -67,6 +70,7 @@ impl Experiments {
         Ok(Self {
             workload: Workload::of(trace)?,
             block_size: BlockSize::new(block_tokens.unwrap_or(512)).map_err(value_error)?,
+            model: options.text("model")?,
             plan,
         })
     }
@@ -74,17 +78,29 @@ impl Experiments {
     /// Runs the experiments on all cores, none further once `stop` is true, and returns the report
     /// as JSON.
     pub(super) fn run(self, stop: &AtomicBool) -> Result<String, SimulationError> {
-        let text = self.workload.text(self.block_size)?;
+        let closed_loop = self.plan.pace.is_closed_loop();
+        let text = self.workload.text(self.block_size, closed_loop)?;
         let mut trace = Trace::read(&text, self.block_size).map_err(|error| {
             SimulationError::Unusable(format!("trace {}: {error}", self.workload.name()))
         })?;
         drop(text);
+        if let Some(model) = &self.model {
+            trace.name_models(model);
+        }
+        let routing = &self.plan.common.routing;
+        check_models(routing, &trace, "set", "model").map_err(SimulationError::Unusable)?;
         let profile = self.plan.common.profile;
         trace.drop_what_exceeds(&profile);
         if trace.requests.is_empty() {
             return Err(SimulationError::Unusable(format!(
                 "none of the {} requests fits an engine whose cache holds {} tokens: give it more with kv_tokens",
                 trace.dropped, profile.kv_tokens
+            )));
+        }
+        if closed_loop && !trace.names_sessions() {
+            return Err(SimulationError::Unusable(format!(
+                "trace {}: no request in it belongs to a session: expected session_id or session in each line",
+                self.workload.name()
             )));
         }
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -103,13 +119,9 @@ impl Experiments {
 
 /// Checks how many experiments the lists make together.
 fn check_number(plan: &ExperimentPlan) -> PyResult<()> {
-    let paces = match &plan.pace {
-        PlannedPace::Loads(loads) => loads.len(),
-        PlannedPace::Speedup(_) => 1,
-    };
     let lengths = [
         plan.workers.len(),
-        paces,
+        plan.pace.count(),
         plan.routers.len(),
         plan.policies.len(),
     ];
@@ -133,7 +145,7 @@ fn policy_list(policies: &Bound<'_, PyAny>) -> PyResult<Vec<Policy>> {
         .collect()
 }
 
-fn counts(name: &str, value: &Bound<'_, PyAny>, most: u32) -> PyResult<Vec<u32>> {
+pub(super) fn counts(name: &str, value: &Bound<'_, PyAny>, most: u32) -> PyResult<Vec<u32>> {
     values(name, value)?
         .iter()
         .map(|value| {
@@ -149,7 +161,17 @@ fn pace(options: &Options<'_, '_>) -> PyResult<PlannedPace> {
         |times| times > 0.0 && times <= MOST_SPEEDUP,
         "a number above 0, at most 1000000",
     )?;
-    match (options.get("load")?, speedup) {
+    let load = options.get("load")?;
+    if let Some(planned) = closed_loop::planned(options)? {
+        return if load.is_some() || speedup.is_some() {
+            Err(PyValueError::new_err(
+                "a closed loop has no load and no speedup: expected one of them",
+            ))
+        } else {
+            Ok(planned)
+        };
+    }
+    match (load, speedup) {
         (Some(_), Some(_)) => Err(PyValueError::new_err(
             "load and speedup are both given: expected one of them",
         )),

@@ -11,7 +11,7 @@ use pyo3::{
 use crate::tokens::{shown, type_name};
 
 /// Every keyword.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 22] = [
     "load",
     "speedup",
     "profile",
@@ -27,6 +27,13 @@ const KNOWN: [&str; 15] = [
     "forget",
     "seed",
     "trace_block_tokens",
+    "model",
+    "sessions",
+    "capacity_ratio",
+    "find_sessions",
+    "warm_up_s",
+    "measured_s",
+    "tail_s",
 ];
 
 /// Most values in a list, and entries in a dict.

@@ -45,8 +45,13 @@ impl Workload {
         }
     }
 
-    /// Returns the trace as JSON lines; a generated one has ids for blocks of this size.
-    pub(super) fn text(&self, block_size: BlockSize) -> Result<String, SimulationError> {
+    /// Returns the trace as JSON lines; a generated one has ids for blocks of this size, and names its
+    /// sessions if it has to.
+    pub(super) fn text(
+        &self,
+        block_size: BlockSize,
+        sessions: bool,
+    ) -> Result<String, SimulationError> {
         let unusable = |problem: String| {
             SimulationError::Unusable(format!("trace {}: {problem}", self.name()))
         };
@@ -61,6 +66,9 @@ impl Workload {
                     })?;
                 text_of(bytes).map_err(|error| unusable(error.to_string()))
             }
+            Self::Synthetic(_, synthetic) if sessions => synthetic
+                .text_with_sessions(block_size)
+                .map_err(|error| unusable(error.to_string())),
             Self::Synthetic(_, synthetic) => synthetic
                 .text(block_size)
                 .map_err(|error| unusable(error.to_string())),

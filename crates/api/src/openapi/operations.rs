@@ -11,8 +11,9 @@ use crate::{
     ParityReport, PotentialLoads, PrefixRoutingStats, ProbeReply, PublisherRegistered,
     PublisherUnregistered, Receipt, ReceiptList, RegisterRequest, ReloadOutcome, ReloadRequest,
     ReplicaReports, ReservationState, ResponseCacheStats, RollbackRequest, RouteReply,
-    RouteRequest, ServiceReports, StreamReports, TakeoverReply, TakeoverRequest, TenantReports,
-    TokenQuery, UnregisterRequest, WorkerRemoval, WorkerReport, WorkerReports, WorkerRequest,
+    RouteRequest, ServiceReports, SessionsReport, StreamReports, TakeoverReply, TakeoverRequest,
+    TenantReports, TokenQuery, UnregisterRequest, WorkerRemoval, WorkerReport, WorkerReports,
+    WorkerRequest,
 };
 
 /// Returns every operation, in the order of the document.
@@ -201,6 +202,17 @@ fn statistics() -> Vec<Operation> {
             "getPrefixRouting",
             "Prefix routing",
         ),
+        report::<SessionsReport>(
+            "/admin/sessions",
+            "listSessions",
+            "Requests that wait for room in a cache, and the blocks that the caches have in use",
+        )
+        .query(
+            "limit",
+            "integer",
+            "Most rows of each list, 0 to 1000; 100 without",
+        )
+        .errors(&[400]),
         report::<TenantReports>(
             "/admin/tenants",
             "listTenants",

@@ -50,6 +50,20 @@ pub struct Candidate<'a> {
     /// Terms of the cost by name, as the policy's page lists them.
     #[schemars(with = "BTreeMap<String, f64>")]
     pub terms: CostTerms<'a>,
+    /// The blocks that it would read from another worker instead of computing them; absent if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<CandidateFetch<'a>>,
+}
+
+/// A read of blocks from another worker. Their tokens count as cached, and not as warm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CandidateFetch<'a> {
+    /// The target that holds them.
+    pub source: TargetName<'a>,
+    /// Prompt tokens that are read.
+    pub tokens: u32,
+    /// Expected time of the read.
+    pub ms: f64,
 }
 
 /// Leading prompt tokens held by a target: disjoint, each token in its best tier.

@@ -53,6 +53,18 @@ pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDr
         );
         found.push(draft.expected("metrics.enabled true, or this key left out"));
     }
+    if let Some(message) = without_admission(settings) {
+        let key = root.key("routing").key("admission");
+        let expected = "routing.policy warm, queue.enabled, kv_events.enabled and \
+                        routing.track_active_blocks true, or this key left out";
+        found.push(warning("routing.admission", key, message).expected(expected));
+    }
+    found.extend(late_admission(root, settings));
+    if let Some(message) = without_fetch(settings) {
+        let key = root.key("routing").key("fetch");
+        let expected = "routing.policy warm and kv_events.enabled true, or this key left out";
+        found.push(warning("routing.fetch", key, message).expected(expected));
+    }
     let prediction = root.key("kv_events").key("prediction");
     for name in PREDICTION.iter().filter(|_| settings.kv_events.enabled) {
         let key = prediction.key(name);
@@ -66,6 +78,52 @@ pub(super) fn ignored(root: &CheckedValue, settings: &Settings) -> Vec<ProblemDr
         }
     }
     found
+}
+
+/// Returns a warning if requests time out before admission means to let them in.
+fn late_admission(root: &CheckedValue, settings: &Settings) -> Option<ProblemDraft> {
+    if !settings.routing.admission.is_on()
+        || without_admission(settings).is_some()
+        || settings.request.timeout > settings.routing.admission_wait
+    {
+        return None;
+    }
+    let key = root.key("routing").key("admission_wait");
+    let message = "not shorter than request.timeout: requests are let in because they would time out, \
+                   whatever they displace, or are refused";
+    let draft = warning("routing.admission_wait", key, message);
+    Some(draft.expected("less than request.timeout, for example half of it"))
+}
+
+/// Returns why no request waits for room although admission is on.
+fn without_admission(settings: &Settings) -> Option<&'static str> {
+    match settings {
+        settings if !settings.routing.admission.is_on() => None,
+        settings if !settings.queue.enabled => Some("has no effect: queue.enabled is false"),
+        settings if !settings.kv_events.enabled => {
+            Some("has no effect: kv_events.enabled is false")
+        }
+        settings if !settings.routing.names_policy(Policy::Warm) => {
+            Some("has no effect: it applies to the policy warm only")
+        }
+        settings if !settings.routing.track_active_blocks => {
+            Some("has no effect: routing.track_active_blocks is false")
+        }
+        _ => None,
+    }
+}
+
+/// Returns why no request names a source of blocks although that is on.
+fn without_fetch(settings: &Settings) -> Option<&'static str> {
+    if !settings.routing.fetch.is_on() {
+        None
+    } else if !settings.kv_events.enabled {
+        Some("has no effect: kv_events.enabled is false")
+    } else if !may_decide(settings, Policy::Warm) {
+        Some("has no effect: it applies to the policy warm only")
+    } else {
+        None
+    }
 }
 
 /// Returns the warning of a key that no policy of the configuration uses.

@@ -13,7 +13,7 @@ const MAX_NAME: usize = 128;
 /// The label of tenants without one of their own in metrics.
 const RESERVED_NAME: &str = "other";
 /// What the entries of one tenant, each with a key of its own, have in common.
-const OF_TENANT: [&str; 9] = [
+const OF_TENANT: [&str; 11] = [
     "scopes",
     "allowed_models",
     "engine_fields",
@@ -23,6 +23,8 @@ const OF_TENANT: [&str; 9] = [
     "output_tokens_per_minute",
     "weight",
     "priority",
+    "slo_ttft",
+    "slo_tpot",
 ];
 
 /// Checks that each entry has a name and a key of its own, that those of one name agree, and that

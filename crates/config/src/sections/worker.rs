@@ -41,6 +41,10 @@ settings::section! {
         /// Port of a prefill worker's bootstrap server (`mooncake`, `sglang`). Unset: the engine's
         /// default.
         bootstrap_port: Option<NonZeroU16> = "~", live;
+        /// Port of the P2P tier of a vLLM worker's first rank, from which other workers read blocks
+        /// under `routing.fetch: vllm_p2p`; those of its other ranks follow. Unset: 5710, the
+        /// engine's default.
+        p2p_port: Option<NonZeroU16> = "~", live;
         /// Certificate checks of an `https://` worker.
         tls: WorkerTls, live;
         /// Health check, where it differs from that of the worker's type.

@@ -34,6 +34,7 @@ fn an_empty_file_gives_every_default() {
         assert_eq!(settings.models.get("any").tokenizer, TokenizerSetting::Auto);
         assert_eq!(settings.routing.policy().as_str(), "warm");
         assert_eq!(settings.routing.tokenize_budget, Duration::from_millis(2));
+        assert_eq!(settings.routing.render_timeout, Duration::ZERO);
         assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
         assert_eq!(settings.kv_events.memory_budget, 512 << 20);
         assert_eq!(settings.kv_events.block_hash_seed, 1337);

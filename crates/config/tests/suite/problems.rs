@@ -541,6 +541,95 @@ fn a_metrics_listener_without_metrics_is_a_warning() {
 }
 
 #[test]
+fn admission_without_what_it_needs_is_a_warning() {
+    let notices = |text: &str| -> Vec<String> {
+        let settings = sources::settings(text);
+        let keys = settings.ignored_keys().iter();
+        keys.filter(|key| key.path == "routing.admission")
+            .map(|key| key.message.clone())
+            .collect()
+    };
+    let on = "routing: {admission: live_set}";
+    for (text, message) in [
+        (
+            format!("{on}\nqueue: {{enabled: false}}"),
+            "has no effect: queue.enabled is false",
+        ),
+        (
+            format!("{on}\nkv_events: {{enabled: false}}"),
+            "has no effect: kv_events.enabled is false",
+        ),
+        (
+            "routing: {admission: live_set, policy: round_robin}".to_owned(),
+            "has no effect: it applies to the policy warm only",
+        ),
+        (
+            "routing: {admission: live_set, track_active_blocks: false}".to_owned(),
+            "has no effect: routing.track_active_blocks is false",
+        ),
+    ] {
+        assert_eq!(notices(&text), [message], "{text}");
+    }
+    for fine in [on, "routing: {admission: off}\nqueue: {enabled: false}"] {
+        assert!(notices(fine).is_empty(), "{fine}");
+    }
+}
+
+#[test]
+fn fetch_without_what_it_needs_is_a_warning() {
+    let notices = |text: &str| -> Vec<String> {
+        let settings = sources::settings(text);
+        let keys = settings.ignored_keys().iter();
+        keys.filter(|key| key.path == "routing.fetch")
+            .map(|key| key.message.clone())
+            .collect()
+    };
+    let on = "routing: {fetch: vllm_p2p}";
+    for (text, message) in [
+        (
+            format!("{on}\nkv_events: {{enabled: false}}"),
+            "has no effect: kv_events.enabled is false",
+        ),
+        (
+            "routing: {fetch: llm_d, policy: round_robin}".to_owned(),
+            "has no effect: it applies to the policy warm only",
+        ),
+    ] {
+        assert_eq!(notices(&text), [message], "{text}");
+    }
+    for fine in [on, "routing: {fetch: off}\nkv_events: {enabled: false}"] {
+        assert!(notices(fine).is_empty(), "{fine}");
+    }
+}
+
+#[test]
+fn an_admission_wait_that_is_not_shorter_than_the_time_limit_is_a_warning() {
+    let warns = |text: &str| {
+        let settings = sources::settings(text);
+        let mut keys = settings.ignored_keys().iter();
+        keys.any(|key| key.path == "routing.admission_wait")
+    };
+    for (text, expected) in [
+        ("routing: {admission: live_set}", true),
+        (
+            "routing: {admission: live_set, admission_wait: 200s}\nrequest: {timeout: 200s}",
+            true,
+        ),
+        (
+            "routing: {admission: live_set, admission_wait: 200s}\nrequest: {timeout: 201s}",
+            false,
+        ),
+        (
+            "routing: {admission: live_set}\nqueue: {enabled: false}",
+            false,
+        ),
+        ("routing: {admission_wait: 400s}", false),
+    ] {
+        assert_eq!(warns(text), expected, "{text}");
+    }
+}
+
+#[test]
 fn no_two_listeners_have_the_same_address() {
     for (text, path, other) in [
         (

@@ -4,6 +4,7 @@
 
 mod support;
 
+mod fetch;
 mod prefix_cache;
 mod reserved;
 mod scheduling;

@@ -1,11 +1,14 @@
 //! Block reuse, and the events about it.
 
+use std::sync::Arc;
+
 use engine_model::CacheEvent;
 use kv_blocks::Tier;
 use proptest::prelude::*;
 
 use crate::support::{
     BLOCK, EngineBench, adapted, announced_blocks, request, salted, settings, tokens, transferred,
+    with_item,
 };
 
 fn stored(event: &CacheEvent) -> (usize, bool, &[u32]) {
@@ -162,7 +165,7 @@ fn salts_and_adapters_do_not_share_blocks() {
             other => panic!("{other:?}"),
         })
         .collect();
-    let some = |name: &str| Some(std::sync::Arc::from(name));
+    let some = |name: &str| Some(Arc::from(name));
     assert_eq!(
         salts,
         [
@@ -172,6 +175,73 @@ fn salts_and_adapters_do_not_share_blocks() {
             (some("b"), some("a"))
         ]
     );
+}
+
+#[test]
+fn blocks_with_tokens_of_another_item_or_of_one_at_another_place_are_not_found() {
+    let mut bench = EngineBench::new(settings(64));
+    let prompt = tokens(1, 17);
+    // Tokens 6 to 10: of the second and the third of four whole blocks.
+    for (id, identifier, place) in [
+        (1, "a", (6, 5)),
+        (2, "a", (6, 5)),
+        (3, "b", (6, 5)),
+        (4, "a", (5, 5)),
+    ] {
+        bench.submit(with_item(identifier, place, request(id, &prompt, 1)));
+        bench.run();
+    }
+    bench.submit(request(5, &prompt, 1));
+    bench.run();
+    assert_eq!(
+        [1, 2, 3, 4, 5].map(|id| bench.cached_tokens(id)),
+        [0, 16, 4, 4, 4]
+    );
+    let media: Vec<_> = bench
+        .batches
+        .concat()
+        .into_iter()
+        .map(|event| match event {
+            CacheEvent::Stored { media, .. } => media,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let item = |name: &str, place: i64| vec![(Arc::<str>::from(name), place)];
+    assert_eq!(
+        media,
+        [
+            vec![vec![], item("a", 2), item("a", -2), vec![]],
+            vec![item("b", 2), item("b", -2), vec![]],
+            vec![item("a", 1), item("a", -3), vec![]],
+            vec![],
+        ]
+    );
+}
+
+#[test]
+fn an_item_is_announced_again_with_its_block_in_the_host_tier() {
+    let mut bench = EngineBench::new(engine_model::EngineSettings {
+        host_blocks: 16,
+        ..settings(4)
+    });
+    bench.submit(with_item("a", (2, 4), request(1, &tokens(1, 13), 1)));
+    bench.run();
+    bench.submit(request(2, &tokens(2, 15), 1));
+    let to_host: Vec<_> = bench
+        .run()
+        .concat()
+        .into_iter()
+        .filter_map(|event| match event {
+            CacheEvent::Stored {
+                media,
+                tier: Tier::Host,
+                ..
+            } => Some(media),
+            _ => None,
+        })
+        .collect();
+    let item = |place: i64| vec![vec![(Arc::<str>::from("a"), place)]];
+    assert_eq!(to_host, [vec![], item(-2), item(2)], "tail first");
 }
 
 #[test]

@@ -20,6 +20,7 @@ fn named(id: u64, names: &[u64], output_tokens: u32) -> NamedRequest {
         prompt_tokens,
         blocks: names.iter().copied().map(EngineHash).collect(),
         priority: 0,
+        fetch: None,
         output_tokens,
     }
 }

@@ -1,6 +1,8 @@
 //! The checked settings of a step.
 
-use engine_model::{EngineTiming, Profile, Scheduling};
+use std::time::Duration;
+
+use engine_model::{EngineTiming, FetchLink, Profile, Scheduling};
 
 use super::error::{EngineError, at_least_one};
 use crate::args::{BatchArgs, TimingArgs};
@@ -12,6 +14,38 @@ pub(crate) struct BatchConfig {
     pub(crate) max_num_batched_tokens: u32,
     pub(crate) scheduling: Scheduling,
     pub(crate) timing: EngineTiming,
+    /// The time of reads from other engines; `None`: it reads from none.
+    pub(crate) p2p: Option<P2pTiming>,
+}
+
+/// The time of a read of blocks from another engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct P2pTiming {
+    link: FetchLink,
+    speed: f64,
+}
+
+impl P2pTiming {
+    fn new(args: &TimingArgs) -> Result<Option<Self>, EngineError> {
+        let floor_ms = not_negative("p2p-floor-ms", args.p2p_floor_ms)?;
+        let Some(gb_per_s) = args.p2p_gb_s else {
+            return Ok(None);
+        };
+        let link = FetchLink {
+            gb_per_s: positive("p2p-gb-s", gb_per_s)?,
+            floor: FetchLink::bounded(floor_ms / 1e3),
+        };
+        Ok(Some(Self {
+            link,
+            speed: positive("speed", args.speed)?,
+        }))
+    }
+
+    /// Returns the time of a read of so many tokens.
+    pub(crate) fn time(&self, tokens: u64) -> Duration {
+        let time = self.link.floor + self.link.transfer(tokens);
+        FetchLink::bounded(time.as_secs_f64() / self.speed)
+    }
 }
 
 impl BatchConfig {
@@ -23,6 +57,7 @@ impl BatchConfig {
             max_num_batched_tokens: args.max_num_batched_tokens,
             scheduling: args.scheduling_policy,
             timing: timing(timing_args)?,
+            p2p: P2pTiming::new(timing_args)?,
         })
     }
 }

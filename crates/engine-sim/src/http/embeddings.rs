@@ -57,7 +57,7 @@ pub(crate) async fn embed(
         prompt: Some(body.input),
         ..GenerationBody::default()
     };
-    let inputs = prompts::prompts(Arc::clone(&state), ChatApi::Completions, input).await?;
+    let inputs = prompts::ids(Arc::clone(&state), ChatApi::Completions, input).await?;
     RequestCounts::add(&state.counts.executions);
     let tokens: usize = inputs.iter().map(|ids| ids.len()).sum();
     let data: Vec<Value> = inputs

@@ -11,7 +11,7 @@ use crate::{
 };
 
 use super::{
-    SimApiError, chat_api::ChatApi, generate::GenerationHead, prompts::prompts,
+    SimApiError, chat_api::ChatApi, generate::GenerationHead, peer, prompts::prompts,
     reply::RunningChoice, reply_options, request::GenerationBody, transfer::Transfer,
 };
 
@@ -42,12 +42,21 @@ pub(crate) async fn start(
     for prompt in prompts(Arc::clone(state), dialect, body).await? {
         if transferred {
             match &disaggregated {
-                Some(state) => state.check(&prompt)?,
-                None => params.check(&prompt, state.config.cache.block_size.tokens())?,
+                Some(state) => state.check(&prompt.ids)?,
+                None => params.check(&prompt.ids, state.config.cache.block_size.tokens())?,
             }
         }
-        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-        let available_tokens = state.config.max_model_len.saturating_sub(prompt_tokens);
+        let cached = peer::CachedPrompt {
+            ids: &prompt.ids,
+            media: &prompt.media,
+            lora: lora.as_ref(),
+            salt: salt.as_ref(),
+        };
+        let fetch = peer::fetched(state, params.source(), cached).await;
+        let available_tokens = state
+            .config
+            .max_model_len
+            .saturating_sub(prompt.token_count());
         let max_tokens = match dialect {
             ChatApi::Completions => {
                 max_tokens.or(Some(COMPLETION_TOKENS.min(available_tokens).max(1)))
@@ -61,19 +70,21 @@ pub(crate) async fn start(
         };
         for number in 0..choices {
             let choice = ReplyChoice {
-                prompt: Arc::clone(&prompt),
+                prompt: Arc::clone(&prompt.ids),
                 number,
                 limit,
             };
             let job = GenerationJob {
                 max_tokens,
                 script: script(state, &options, choice).await?,
-                prompt: Arc::clone(&prompt),
+                prompt: Arc::clone(&prompt.ids),
+                media: prompt.media.clone(),
                 open_end,
                 lora: lora.clone(),
                 salt: salt.clone(),
                 rank,
                 transferred,
+                fetch,
                 priority,
             };
             let generation = Generation::start(state, job)?;

@@ -24,7 +24,7 @@ pub(crate) async fn count_tokens(
     let counted = async {
         let body = read(&request::read(request).await?, LengthRequirement::Unneeded)?;
         generate::known_model(&state, body.model.as_deref())?;
-        let prompts = prompts::prompts(Arc::clone(&state), ChatApi::Messages, body).await?;
+        let prompts = prompts::ids(Arc::clone(&state), ChatApi::Messages, body).await?;
         Ok::<_, super::SimApiError>(
             json!({"input_tokens": prompts.iter().map(|prompt| prompt.len()).sum::<usize>()}),
         )

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
+use kv_blocks::PromptMedia;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 
@@ -52,6 +53,11 @@ pub(crate) struct GenerationBody {
     pub(crate) top_logprobs: Option<Value>,
     /// `/tokenize` only.
     pub(crate) return_token_strs: Option<bool>,
+    /// `/v1/chat/completions/render` only.
+    pub(crate) return_mm_kwargs: Option<bool>,
+    /// The media items of the placeholders in a prompt of token ids.
+    #[serde(skip)]
+    pub(crate) media: PromptMedia,
 }
 
 /// Options of a stream.

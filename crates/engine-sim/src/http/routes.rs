@@ -11,10 +11,10 @@ use crate::server_state::ServerState;
 use super::{
     ConnectionCut, SimBody, body,
     chat_api::ChatApi,
-    generate, info, messages, metrics,
+    generate, info, messages, metrics, peer,
     pooling::{self, Pooling},
     realtime::{self, AfterHttp},
-    responses, sim, tokenize,
+    render, responses, sim, tokenize,
 };
 
 /// Answers one request; an error ends the connection without an answer. `after` gets what follows a
@@ -47,6 +47,7 @@ pub(crate) async fn answer(
         "/v1/chat/completions/batch" if post => {
             return generate::answer(state, ChatApi::ChatBatch, request).await;
         }
+        "/v1/chat/completions/render" if post => render::render(state, request).await,
         "/inference/v1/generate" if post => {
             return generate::answer(state, ChatApi::TokenIds, request).await;
         }
@@ -82,6 +83,7 @@ pub(crate) async fn answer(
         "/tokenize" if post => tokenize::tokenize(state, request).await,
         "/detokenize" if post => tokenize::detokenize(state, request).await,
         "/reset_prefix_cache" if post => info::reset_prefix_cache(&state),
+        "/sim/held" if post => peer::held(&state, request).await,
         "/sim/fault" if post => sim::fault(&state, request).await,
         "/sim/events" if post => sim::events(&state, request).await,
         "/sim/stats" if get => sim::stats(&state),
@@ -101,8 +103,9 @@ pub(crate) async fn answer(
 }
 
 /// All paths above, to distinguish a wrong method from a wrong path.
-const KNOWN: [&str; 31] = [
+const KNOWN: [&str; 33] = [
     "/v1/chat/completions/batch",
+    "/v1/chat/completions/render",
     "/inference/v1/generate",
     "/generate",
     "/v1/audio/transcriptions",
@@ -128,6 +131,7 @@ const KNOWN: [&str; 31] = [
     "/version",
     "/metrics",
     "/kv_event_sources",
+    "/sim/held",
     "/sim/fault",
     "/sim/events",
     "/sim/stats",

@@ -168,7 +168,7 @@ async fn scores(
         prompt: Some(Prompts::Texts(texts)),
         ..GenerationBody::default()
     };
-    let inputs = prompts::prompts(Arc::clone(state), ChatApi::Completions, input).await?;
+    let inputs = prompts::ids(Arc::clone(state), ChatApi::Completions, input).await?;
     RequestCounts::add(&state.counts.executions);
     let score = |ids: &Arc<[u32]>| {
         let draw = ReplyStream::new(state.config.seed, ids, (0..1_025).collect()).token(0);

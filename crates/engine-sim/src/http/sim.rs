@@ -19,9 +19,10 @@ use super::{SimApiError, SimBody, body, request};
 pub(crate) fn stats(state: &ServerState) -> Response<SimBody> {
     let counts = &state.counts;
     let mut sums = [0u64; 6];
-    let (mut published, mut ranks) = (0, Vec::new());
+    let (mut published, mut fetched, mut ranks) = (0, 0, Vec::new());
     for rank in &state.ranks {
         let stats = rank.stats();
+        fetched += stats.fetched_tokens;
         let cached = stats.device_hit_tokens + stats.host_hit_tokens;
         let own = [
             stats.running as u64,
@@ -65,6 +66,7 @@ pub(crate) fn stats(state: &ServerState) -> Response<SimBody> {
             "waiting": waiting,
             "cached_tokens": cached_tokens,
             "prompt_tokens": prompt_tokens,
+            "fetched_tokens": fetched,
             "blocks_used": blocks_used,
             "blocks_cached": blocks_cached,
             "published_batches": published,

@@ -1,6 +1,7 @@
 //! `/inference/v1/generate`: token ids in, token ids out.
 
 use bytes::Bytes;
+use kv_blocks::PromptMedia;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -8,6 +9,7 @@ use crate::{config::UsageDetails, generation::RenderedToken};
 
 use super::{
     SimApiError,
+    media::Features,
     reply::{FinishedGeneration, ReplyFormat, RunningChoice, Usage, data},
     request::{self, GenerationBody, Prompts, StreamOptions},
     shape::reasons,
@@ -25,6 +27,7 @@ struct TokenIdsBody {
     cache_salt: Option<String>,
     priority: Option<i64>,
     kv_transfer_params: Option<TransferParams>,
+    features: Option<Features>,
 }
 
 /// The sampling parameters that decide the length and number of replies.
@@ -41,6 +44,10 @@ struct SamplingParams {
 pub(crate) fn read(bytes: &[u8]) -> Result<(GenerationBody, Option<String>), SimApiError> {
     let body: TokenIdsBody = request::parse(bytes)?;
     let sampling = body.sampling_params;
+    let media = match body.features {
+        Some(features) => features.media(body.token_ids.len())?,
+        None => PromptMedia::default(),
+    };
     let completion = GenerationBody {
         model: body.model,
         prompt: Some(Prompts::Ids(body.token_ids)),
@@ -53,6 +60,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(GenerationBody, Option<String>), Sim
         cache_salt: body.cache_salt,
         priority: body.priority,
         kv_transfer_params: body.kv_transfer_params,
+        media,
         ..GenerationBody::default()
     };
     Ok((completion, body.request_id))

@@ -45,7 +45,7 @@ async fn tokens(
             ));
         }
     };
-    let ids = prompts::prompts(Arc::clone(&state), dialect, body)
+    let ids = prompts::ids(Arc::clone(&state), dialect, body)
         .await?
         .concat();
     let token_strs: Option<Vec<_>> = with_strings.then(|| {

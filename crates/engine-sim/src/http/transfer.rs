@@ -28,7 +28,17 @@ pub(crate) struct TransferParams {
     remote_block_ids: Option<Vec<u64>>,
     remote_host: Option<String>,
     remote_port: Option<u16>,
+    remote_kv_source: Option<KvSource>,
     sim_prompt: Option<String>,
+}
+
+/// An engine that holds leading blocks of the prompt, as vLLM's P2P tier reads it.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct KvSource {
+    #[serde(rename = "kv_request_id")]
+    _kv_request_id: String,
+    pub(crate) remote_host: String,
+    pub(crate) remote_port: u16,
 }
 
 /// The transfer of a prompt's KV.
@@ -44,6 +54,11 @@ pub(crate) enum Transfer {
 }
 
 impl TransferParams {
+    /// Returns the engine that the request names as a source of blocks.
+    pub(crate) fn source(&self) -> Option<&KvSource> {
+        self.remote_kv_source.as_ref()
+    }
+
     /// Returns the transfer that the request wants from an engine of this role.
     pub(crate) fn transfer(&self, role: WorkerRole) -> Result<Transfer, SimApiError> {
         let refused = |message: &str| Err(SimApiError::bad_request(message, FIELD));

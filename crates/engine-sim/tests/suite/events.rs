@@ -74,7 +74,7 @@ impl LiveReader {
     }
 
     async fn next(&mut self) -> NumberedBatch {
-        self.next_within(Duration::from_secs(10))
+        self.next_within(Duration::from_secs(60))
             .await
             .expect("a batch in time")
     }
@@ -91,13 +91,13 @@ impl LiveReader {
 
 async fn replayed(engine: &RunningEngine, rank: usize, start: u64) -> Vec<NumberedBatch> {
     let endpoint = engine.replay[rank].parse().unwrap();
-    let mut dealer = Dealer::connect(&endpoint, Limits::default(), Duration::from_secs(5))
+    let mut dealer = Dealer::connect(&endpoint, Limits::default(), Duration::from_secs(60))
         .await
         .unwrap();
     dealer.send(&frames::replay_request(start)).await.unwrap();
     let mut batches = Vec::new();
     loop {
-        let answer = tokio::time::timeout(Duration::from_secs(10), dealer.recv())
+        let answer = tokio::time::timeout(Duration::from_secs(60), dealer.recv())
             .await
             .unwrap()
             .unwrap();
@@ -432,7 +432,7 @@ async fn a_restart_disconnects_readers_empties_the_cache_and_counts_from_zero() 
     reader.next().await;
     disturb(&engine, "restart").await;
     let gone = async { while !matches!(reader.sub.next().await, SubEvent::Disconnected { .. }) {} };
-    tokio::time::timeout(Duration::from_secs(10), gone)
+    tokio::time::timeout(Duration::from_secs(60), gone)
         .await
         .expect("the connection was cut");
     assert_eq!(stats(&engine).await["blocks_cached"], 0);

@@ -42,6 +42,6 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let within = tokio::time::timeout(Duration::from_secs(20), wait).await;
+    let within = tokio::time::timeout(Duration::from_secs(120), wait).await;
     assert!(within.is_ok(), "{what} never came");
 }

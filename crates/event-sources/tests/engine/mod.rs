@@ -20,7 +20,7 @@ use zmtp::{Limits, Pub, PubSettings, Router};
 
 pub(crate) const BLOCK: u32 = 4;
 /// Time limit of a wait; only a failing test reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const TARGET: Target = Target {
     worker: WorkerId(7),
     rank: DpRank(0),

@@ -20,7 +20,7 @@ use tokio::{
 use crate::residency::{self, BLOCK, until, until_resident};
 
 /// Time limit of a wait; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const TARGET: Target = Target {
     worker: WorkerId(3),
     rank: DpRank(0),

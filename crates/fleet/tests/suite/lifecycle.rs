@@ -242,7 +242,7 @@ async fn a_worker_that_accepts_and_never_answers_delays_no_other() {
     running
         .verdict("down did not answer /health within 300ms")
         .await;
-    tokio::time::timeout(Duration::from_secs(10), running.fleet.stop())
+    tokio::time::timeout(Duration::from_secs(60), running.fleet.stop())
         .await
         .expect("stopping waits for no worker");
 }
@@ -257,7 +257,7 @@ async fn a_stop_during_a_check_does_not_wait_for_its_answer() {
     while stuck.heads().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    tokio::time::timeout(Duration::from_secs(10), running.fleet.stop())
+    tokio::time::timeout(Duration::from_secs(60), running.fleet.stop())
         .await
         .expect("the check is dropped");
     running.fleet.stop().await;

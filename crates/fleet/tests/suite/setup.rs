@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
 /// Long enough for a loaded machine; a test that has to wait this long fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn worker(name: &str, url: &str) -> WorkerEntry {
     WorkerEntry {
@@ -25,6 +25,7 @@ pub(crate) fn worker(name: &str, url: &str) -> WorkerEntry {
         models: Vec::new(),
         role: Role::Unified,
         bootstrap_port: None,
+        p2p_port: None,
         tls: config::WorkerTls::default(),
         weight: 1.0,
         messages: None,

@@ -90,5 +90,6 @@ fn candidate(number: u32) -> Candidate {
         health: "ready",
         lmcache: LmcacheFacts::default(),
         usage: None,
+        fetches: false,
     }
 }

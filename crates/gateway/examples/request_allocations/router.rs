@@ -52,7 +52,7 @@ pub(crate) fn start(keys: &str, engine: u16) -> Result<CountedServer, Box<dyn Er
         let port = listener.address().port().expect("it is TCP");
         let (phase, phases) = watch::channel(ListenerPhase::Run);
         tokio::spawn(async move {
-            gateway::serve(gateway, listener.into(), phases).await;
+            gateway::serve(gateway, Some(listener.into()), phases).await;
             drop((phase, probes));
         });
         while !is_ready(&fleet) {

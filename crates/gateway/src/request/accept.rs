@@ -16,13 +16,14 @@ use net::{
 };
 use prompt::SaltGroup;
 use proxy::{BodyBuffer, BodyRest, ClientUpgrade, RequestBody, RestLimits, headers};
+use routing::SloTargets;
 use tenants::{DEFAULT_TENANT, Tenant, TenantPermit, Tenants};
 
 use super::{
     body_budget::{BodyBudget, BodyLimits, BufferedBody},
     origin,
     overrides::{self, HeaderOverrides, printable},
-    rights,
+    rights, slo,
 };
 use crate::{
     errors,
@@ -46,6 +47,8 @@ pub(crate) struct AcceptedRequest {
     /// The rest of a body of which only the beginning is buffered.
     pub(crate) rest: Option<BodyRest>,
     pub(crate) overrides: HeaderOverrides,
+    /// Its own latency targets, else those of its tenant.
+    pub(crate) slo: SloTargets,
     pub(crate) sender: RequestSender,
     /// The owner of the client's key; `None` on a route that needs none.
     pub(crate) tenant: Option<Arc<Tenant>>,
@@ -71,6 +74,7 @@ impl AcceptedRequest {
             body,
             rest: None,
             overrides,
+            slo: self.slo,
             sender: self.sender,
             tenant: self.tenant.clone(),
             salted: self.salted,
@@ -252,10 +256,14 @@ impl Admission {
         if let Some(name) = overrides::first(&parts.headers).filter(|_| !may_override) {
             return Err(errors::override_not_allowed(name));
         }
-        let usual_priority = tenant
-            .as_ref()
-            .map_or(0, |tenant| tenant.queue_share().priority);
+        let usual = tenant.as_ref().map(|tenant| tenant.queue_share());
+        let usual_priority = usual.map_or(0, |usual| usual.priority);
         let overrides = overrides::read(&parts.headers, usual_priority)?;
+        let usual_targets = usual.map_or_else(SloTargets::default, |usual| SloTargets {
+            ttft: usual.slo_ttft,
+            tpot: usual.slo_tpot,
+        });
+        let slo = slo::read(&parts.headers, usual_targets)?;
         let upgrade = upgrade(route, &mut parts, body);
         let (body, rest) = match route.body {
             BodyMode::None => {
@@ -279,6 +287,7 @@ impl Admission {
             body,
             rest,
             overrides,
+            slo,
             sender,
             tenant,
             salted: false,

@@ -201,6 +201,12 @@ fn offer(candidate: &ModelCandidate, placement: &PlacementRequest<'_>) -> Candid
             .map(|answer| answer.of(worker))
             .unwrap_or_default(),
         usage: worker.load.kv_usage_ratio,
+        // A hedge gets the body as its client sent it, and a retry computes: a source by which one
+        // engine failed is named to no other for the same request.
+        fetches: placement.facts.may_fetch
+            && placement.same_body_as.is_none()
+            && placement.failed.is_empty()
+            && worker.may_fetch(),
     }
 }
 
@@ -255,7 +261,8 @@ fn is_above(usage: Option<f64>, threshold: Option<f64>) -> bool {
 mod tests {
     use contract_id::contract;
     use fleet::{EngineKind, MessagesMode, SaltSupport};
-    use kv_blocks::Role;
+    use kv_blocks::{Moment, Role};
+    use routing::SloTargets;
     use tenants::Isolation;
 
     use super::{super::test_support, *};
@@ -274,6 +281,8 @@ mod tests {
             same_body_as: None,
             may_wait: false,
             tenant: None,
+            slo: SloTargets::default(),
+            received: Moment::START,
         };
         let pools = CandidatePools::of(model, &placement, Some(0.9));
         [pools.decode, pools.prefill].map(names)
@@ -331,6 +340,52 @@ mod tests {
     }
 
     #[test]
+    fn blocks_are_read_by_the_first_attempt_alone_and_by_workers_of_vllm_with_an_address() {
+        let mut other = test_support::worker(2);
+        other.engine.kind = EngineKind::Generic;
+        let mut local = test_support::worker(3);
+        local.connection.url = "unix:///run/engine.sock".parse().expect("a URL");
+        let model = test_support::model(vec![test_support::worker(1), other, local]);
+        let first = test_support::worker(1);
+        let failed = [Pin {
+            worker: WorkerId(9),
+            rank: None,
+        }];
+        let fetches = |may_fetch, failed, same_body_as| {
+            let overrides = HeaderOverrides::default();
+            let facts = RoutingFacts {
+                may_fetch,
+                ..test_support::facts()
+            };
+            let placement = PlacementRequest {
+                overrides: &overrides,
+                facts: &facts,
+                failed,
+                same_body_as,
+                may_wait: false,
+                tenant: None,
+                slo: SloTargets::default(),
+                received: Moment::START,
+            };
+            let pools = CandidatePools::of(&model, &placement, None);
+            let offered = pools.decode.candidates.into_iter();
+            let reading = offered.filter(|candidate| candidate.fetches);
+            reading
+                .map(|candidate| candidate.name.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(fetches(true, &[], None), ["w1"]);
+        for (may_fetch, failed, same_body_as) in [
+            (false, &[][..], None),
+            (true, &failed[..], None),
+            (true, &[][..], Some(&first)),
+        ] {
+            let found = fetches(may_fetch, failed, same_body_as);
+            assert!(found.is_empty(), "{may_fetch} {failed:?}");
+        }
+    }
+
+    #[test]
     #[contract("S59", "S53")]
     fn only_workers_shown_to_honour_salts_are_candidates_of_a_strictly_isolated_tenant() {
         let of = |number, kind, salt_support| {
@@ -358,6 +413,8 @@ mod tests {
                 same_body_as: None,
                 may_wait: false,
                 tenant: Some(&tenant),
+                slo: SloTargets::default(),
+                received: Moment::START,
             };
             let pools = CandidatePools::of(&model, &placement, None);
             [pools.decode, pools.prefill].map(names)
@@ -435,6 +492,8 @@ mod tests {
                 same_body_as: None,
                 may_wait: false,
                 tenant: None,
+                slo: SloTargets::default(),
+                received: Moment::START,
             };
             CandidatePools::of(&test_support::model(workers), &placement, None).decode
         };

@@ -3,20 +3,29 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proxy::headers::insert;
+use routing::Policy;
 
 use super::{receipt::Selection, record::RequestGuard};
 
 /// Policies that use the workers' cache contents.
-const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];
+const BY_CACHE: [Policy; 4] = [
+    Policy::Warm,
+    Policy::KvAware,
+    Policy::DynamoCost,
+    Policy::Continuum,
+];
 
 /// Adds the headers. The cache status is copied from `X-Cache`, which must be set already.
 pub(super) fn vllm_router(fields: &mut HeaderMap, guard: &RequestGuard, selection: &Selection) {
     let notes = guard.routing_notes();
+    let by_cache = selection
+        .policy
+        .is_some_and(|policy| BY_CACHE.contains(&policy));
     let method = if notes.cluster().is_some() {
         "cluster"
     } else if selection.label == Some(routing::LMCACHE_PREFIX) {
         "lmcache-prefix"
-    } else if selection.predicted_cached_tokens > 0 && BY_CACHE.contains(&selection.policy) {
+    } else if selection.predicted_cached_tokens > 0 && by_cache {
         "kv"
     } else {
         "policy"
@@ -29,7 +38,7 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, guard: &RequestGuard, selectio
     for (name, value) in [
         ("x-vllm-router-worker", Some(&*selection.worker)),
         ("x-vllm-router-method", Some(method)),
-        ("x-vllm-router-policy", Some(selection.policy)),
+        ("x-vllm-router-policy", selection.policy.map(Policy::as_str)),
         ("x-vllm-router-cluster", notes.cluster()),
         ("x-vllm-router-model", notes.model()),
     ] {

@@ -7,10 +7,11 @@ use fleet::{ModelView, Snapshot, WorkerView};
 use kv_blocks::{DpRank, Moment};
 use net::Clock;
 use routing::{
-    Decision, Dispatch, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt, JobTenant,
-    KvDecisionCounters, Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool,
-    PrefixDecisionCounters, PrefixRoutedRequest, PromptKnowledge, QueueLimit, Refusal, ReplyMode,
-    Router, RoutingSection, SessionKeys, Stopwatch, TargetPool, WaitBudget, receipt::PromptSource,
+    Decision, Dispatch, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt, JobSlo,
+    JobTenant, KvDecisionCounters, Method, ModelRouting, ModelRoutingEntry, Overrides, Pin, Plan,
+    Policy, PotentialLoad, PrefillPool, PrefixDecisionCounters, PrefixRoutedRequest,
+    PromptKnowledge, QueueLimit, Refusal, ReplyMode, Router, RoutingSection, SessionKeys,
+    SloTargets, Stopwatch, TargetPool, WaitBudget, receipt::PromptSource,
 };
 use tenants::Tenant;
 use tokenization::TokenizedPrompt;
@@ -27,7 +28,6 @@ use crate::{
     errors,
     ids::IdGenerator,
     lease::{Lease, PlacedAttempt},
-    model_routing::ModelRouting,
     queue_waiters::{QueueWaiters, Waiter},
 };
 
@@ -44,6 +44,8 @@ pub(crate) struct RoutingFacts {
     pub(crate) handover: Handover,
     /// The workers that support the request's API.
     pub(crate) api_support: ApiSupport,
+    /// Whether its engine may be told to read blocks from another one.
+    pub(crate) may_fetch: bool,
 }
 
 /// One decision about a request.
@@ -58,6 +60,19 @@ pub(crate) struct PlacementRequest<'a> {
     /// Whether the request may wait for a worker.
     pub(crate) may_wait: bool,
     pub(crate) tenant: Option<&'a Tenant>,
+    /// The latency targets of the request and its tenant.
+    pub(crate) slo: SloTargets,
+    /// When the request arrived.
+    pub(crate) received: Moment,
+}
+
+/// How long a request may wait for its decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlacementWait {
+    /// While workers are busy.
+    pub(crate) budget: WaitBudget,
+    /// In any case: until its own time limit.
+    pub(crate) time_left: Duration,
 }
 
 /// Returns the router's view of a tenant, and of the program that sends the request: the session
@@ -163,19 +178,29 @@ impl PlacementRules {
             by_model: ModelRouting::new(&section.models),
         }
     }
+
+    /// Returns the settings of a model, by its own name, else by the base model's.
+    fn of_model(&self, model: &ModelView) -> &ModelRoutingEntry {
+        let base = model
+            .candidates
+            .first()
+            .map_or(&model.id, |first| &first.namespace_model);
+        self.by_model.of(&model.id, base)
+    }
 }
 
 impl Decider {
-    /// Chooses a target and counts the load there. Only a request with a wait budget is queued.
+    /// Chooses a target and counts the load there. Only a request that may wait is queued.
     pub(crate) fn place(
         &self,
         model: &ModelView,
         placement: &PlacementRequest<'_>,
-        wait_budget: Option<WaitBudget>,
+        wait: Option<PlacementWait>,
     ) -> PlacementOutcome {
         self.with_job(model, placement, self.ids.next_random(), |now, job| {
             let job = Job {
-                wait_budget,
+                wait_budget: wait.map(|wait| wait.budget),
+                time_left: wait.map(|wait| wait.time_left),
                 ..*job
             };
             match self.router.decide(now, &job) {
@@ -249,8 +274,14 @@ impl Decider {
             decision: Box::new(completed(plan.decision, model, placement)),
             lease,
             prefill: plan.prefill,
-            engine_priority: plan.engine_priority,
+            engine_priority: plan.engine_priority.number(self.started()),
         }
+    }
+
+    /// Returns the time from 1970 to the start of the process, by the present wall-clock time.
+    fn started(&self) -> Duration {
+        let now = Duration::from_millis(self.clock.unix_ms());
+        now.saturating_sub(self.clock.now().since_start())
     }
 
     /// Returns the decision that [`Self::place`] would make; changes nothing.
@@ -279,7 +310,7 @@ impl Decider {
     /// Returns whether the blocks of the prompt matter for a decision: for the request's own, or
     /// for those of later requests, which rely on what the index and the ledger know of this one.
     pub(crate) fn reads_prompt(&self, policies: RequestPolicies, model: &ModelView) -> bool {
-        let (own, general) = (self.rules.by_model.of(model), &self.rules.general);
+        let (own, general) = (self.rules.of_model(model), &self.rules.general);
         // Load is measured in blocks there, and prompts share them.
         let counts_blocks = own.busy_threshold.or(general.busy_threshold).is_some();
         // Whether the prompt is worth a prefill worker depends on what the decode worker holds.
@@ -302,7 +333,7 @@ impl Decider {
     /// Resolves the policies of a request that names this one, or none.
     fn resolved_policies(&self, named: Option<Policy>, model: &ModelView) -> RequestPolicies {
         let policy = |named| self.router.policy(named);
-        let (own, general) = (self.rules.by_model.of(model), &self.rules.general);
+        let (own, general) = (self.rules.of_model(model), &self.rules.general);
         match self.prefill.split(model) {
             None => RequestPolicies {
                 decode: policy(named.or(own.policy)),
@@ -332,7 +363,7 @@ impl Decider {
         let PlacementRequest {
             overrides, facts, ..
         } = placement;
-        let (own, general) = (self.rules.by_model.of(model), &self.rules.general);
+        let (own, general) = (self.rules.of_model(model), &self.rules.general);
         let busy_threshold = own.busy_threshold.or(general.busy_threshold);
         let policies = self.policies(overrides, model);
         let (pools, pin) = self.pools(model, placement, busy_threshold);
@@ -348,7 +379,7 @@ impl Decider {
             },
             uncached_token_threshold: rules.uncached_token_threshold,
         });
-        let stopwatch = ClockStopwatch(self.clock);
+        let (stopwatch, now) = (ClockStopwatch(self.clock), self.clock.now());
         let job = Job {
             targets: TargetPool {
                 candidates: &pools.decode.candidates,
@@ -374,6 +405,12 @@ impl Decider {
             reply: ExpectedReply {
                 mode: facts.answer,
                 max_tokens: facts.expected_output_tokens,
+                slo: JobSlo {
+                    targets: placement.slo,
+                    spent: now.since(placement.received),
+                    is_admitted: !placement.failed.is_empty()
+                        || matches!(facts.handover, Handover::NoPrompt),
+                },
             },
             overrides: Overrides {
                 overlap_weight: overrides.overlap_weight.or(own.overlap_weight),
@@ -383,12 +420,13 @@ impl Decider {
             },
             busy_threshold,
             wait_budget: None,
+            time_left: None,
             tenant: (placement.tenant)
                 .map(|tenant| job_tenant(tenant, facts.affinity.session.as_deref())),
             random,
             stopwatch: &stopwatch,
         };
-        act(self.clock.now(), &job)
+        act(now, &job)
     }
 
     /// Sorts the model's workers into candidates and exclusions, and returns them with the pin that
@@ -462,7 +500,11 @@ pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
             .iter()
             .any(|excluded| excluded.reason == reason)
     };
-    if has(ExcludeReason::Busy) {
+    if let Some(wait) = &refusal.no_room {
+        errors::no_room(wait.expected)
+    } else if let Some(miss) = &refusal.slo_miss {
+        errors::slo_missed(miss)
+    } else if has(ExcludeReason::Busy) {
         errors::all_busy()
     } else if has(ExcludeReason::Acl) {
         errors::no_isolated_worker()
@@ -499,8 +541,6 @@ impl Stopwatch for ClockStopwatch {
 
 #[cfg(test)]
 mod tests {
-    use routing::ModelRoutingEntry;
-
     use super::*;
     use crate::request::{test_gateway::TestGateway, test_support};
 
@@ -573,6 +613,21 @@ mod tests {
         let policy = |overrides| decider.policies(overrides, &request.model).decode;
         assert_eq!(policy(&usual), Policy::LeastLoaded);
         assert_eq!(policy(&request.call.overrides), Policy::RoundRobin);
+    }
+
+    #[tokio::test]
+    async fn the_engine_priority_counts_from_1970_whenever_the_router_started() {
+        let test = TestGateway::new();
+        let request = test.chat(&[1]);
+        let retry_state = super::super::retry_state::RetryState::default();
+        let placement = request.placement(&retry_state);
+        let decider = &test.delivery().queue.decider;
+        let PlacementOutcome::Placed(placed) = decider.place(&request.model, &placement, None)
+        else {
+            panic!("there is a worker");
+        };
+        // 2023, in milliseconds, times the ageing.
+        assert!(placed.engine_priority > 1_672_531_200_000 / 20);
     }
 
     #[tokio::test]

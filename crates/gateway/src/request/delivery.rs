@@ -83,7 +83,7 @@ impl DeliveryStage {
                     continue;
                 }
                 AttemptOutcome::Refused(error) => return reply::refused(guard, &error),
-                AttemptOutcome::Failed(failure) => failure,
+                AttemptOutcome::Failed(failure) => *failure,
             };
             let next = self.next_attempt(&mut request, failure, &mut retry_state, &mut guard);
             if let Some(last) = Box::pin(next).await {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use config::RequestSection;
 use fleet::WorkerView;
-use http::{HeaderMap, header, response::Parts};
+use http::{HeaderMap, HeaderValue, header, response::Parts};
 use kv_blocks::{Moment, Target};
 use net::Clock;
 use otlp::SpanContext;
@@ -75,6 +75,8 @@ pub(crate) struct AttemptTarget {
     pub(crate) target: Target,
     /// The trace that it continues; `None`: that of the client's own header.
     pub(crate) span: Option<SpanContext>,
+    /// The address of the worker from which it reads blocks, if a header tells it.
+    pub(crate) kv_source: Option<HeaderValue>,
 }
 
 impl Dispatcher {
@@ -282,7 +284,6 @@ mod tests {
 
     use contract_id::contract;
     use fleet::FailureKind;
-    use http::HeaderValue;
     use proxy::{FakeReply, FakeUpstream, SendFailure};
     use routing::receipt::AttemptClass;
 
@@ -495,6 +496,7 @@ mod tests {
             target: test_support::target(&worker),
             worker: Arc::new(worker),
             span: None,
+            kv_source: None,
         };
         upstream.script(to.worker.id, FakeReply::json(200, "{}"));
         let mut call = test_support::call(r#"{"model": "m" }"#);
@@ -509,5 +511,31 @@ mod tests {
         assert_eq!(request.uri().path(), "/v1/chat/completions");
         assert_eq!(request.headers()[header::AUTHORIZATION], "Bearer worker");
         assert_eq!(request.headers()[headers::REQUEST_ID], "r1");
+        assert!(!request.headers().contains_key(headers::KV_SOURCE));
+    }
+
+    #[tokio::test]
+    #[contract("S43")]
+    async fn a_sidecar_is_told_the_routers_source_and_never_the_clients() {
+        let (router, client) = ("10.0.0.2:8000", "10.0.0.9:8000");
+        for (source, told) in [(None, None), (Some(router), Some(router))] {
+            let upstream = Arc::new(FakeUpstream::default());
+            let dispatcher = test_support::dispatcher(&upstream);
+            let to = AttemptTarget {
+                kv_source: source.map(HeaderValue::from_static),
+                ..test_support::attempt_target(1)
+            };
+            upstream.script(to.worker.id, FakeReply::json(200, "{}"));
+            let mut call = test_support::call(r#"{"model": "m" }"#);
+            let named = HeaderValue::from_static(client);
+            call.headers.insert(headers::KV_SOURCE, named);
+            let deadline = dispatcher.clock.now() + dispatcher.limits.timeout;
+            let body = call.body.bytes().clone();
+            let sent = dispatcher.attempt(&call, body, &to, deadline).await;
+            assert!(sent.is_ok());
+            let [request] = <[_; 1]>::try_from(upstream.take_requests()).expect("one request");
+            let found = request.headers().get(headers::KV_SOURCE);
+            assert_eq!(found.and_then(|value| value.to_str().ok()), told);
+        }
     }
 }

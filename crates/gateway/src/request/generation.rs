@@ -17,6 +17,7 @@ use super::{
     clusters::ClusterMembership,
     decide::{self, RoutingFacts},
     delivery::DeliveryStage,
+    fetch,
     lmcache::CandidateChoice,
     prefill::{self, Handover, RequestPolicies},
     queue_wait::WaitRecord,
@@ -231,9 +232,8 @@ impl GenerationStages {
     ) -> TokenAmounts {
         let output = if translated.client.has_output() {
             let router = &self.delivery.queue.decider.router;
-            let replies = (view.counts.choices.max(1)).saturating_mul(view.counts.prompts.max(1));
-            let each = router.expected_reply_length(view.max_tokens);
-            u32::try_from(replies.saturating_mul(u64::from(each))).unwrap_or(u32::MAX)
+            let each = u64::from(router.expected_reply_length(view.max_tokens));
+            u32::try_from(reply_count(view).saturating_mul(each)).unwrap_or(u32::MAX)
         } else {
             0
         };
@@ -264,6 +264,7 @@ impl GenerationStages {
             ..RequestFacts::of(view, &choice.model, priority, prompt)
         });
         guard.set_prefix_expectation(PrefixExpectation::of(translated.dialect, view, prompt));
+        guard.set_reply_count(reply_count(view));
         if translated.translator.keeps_state {
             guard.mark_response_stored();
         }
@@ -284,6 +285,7 @@ impl GenerationStages {
             .await;
         let TranslatedCall {
             mut call,
+            client,
             translator,
             wait,
             ..
@@ -296,9 +298,13 @@ impl GenerationStages {
         if let Some(cluster) = cluster {
             cluster.add_header(&mut call.headers);
         }
+        let handover = if translator.can_split() {
+            Handover::of(view)
+        } else {
+            Handover::without_split()
+        };
         let exact_tokens = prompt.source.is_exact().then_some(prompt.tokens);
         RoutedRequest {
-            call,
             facts: RoutingFacts {
                 affinity,
                 prompt,
@@ -310,13 +316,11 @@ impl GenerationStages {
                     ReplyMode::Whole
                 },
                 pin: choice.pin,
-                handover: if translator.can_split() {
-                    Handover::of(view)
-                } else {
-                    Handover::without_split()
-                },
+                may_fetch: fetch::may_fetch(client, &call, view, &handover),
+                handover,
                 api_support: translator.api_support,
             },
+            call,
             wait,
             priority: if view.priority.is_some() {
                 PriorityField::Taken
@@ -384,6 +388,11 @@ impl GenerationStages {
     pub(super) fn request_timeout(&self) -> Duration {
         self.delivery.send.dispatcher.limits.timeout
     }
+}
+
+/// Returns the number of replies that a request asks for: all choices of each of its prompts.
+fn reply_count(view: &RequestView<'_>) -> u64 {
+    (view.counts.choices.max(1)).saturating_mul(view.counts.prompts.max(1))
 }
 
 /// Checks the numbers of completions of a prompt, of prompts and of stop sequences: each multiplies

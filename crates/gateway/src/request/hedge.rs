@@ -139,6 +139,7 @@ impl HedgedAttempt<'_> {
             worker,
             target,
             span: None,
+            kv_source: None,
         };
         Some((placed, second))
     }

@@ -85,7 +85,8 @@ pub(super) fn read(headers: &HeaderMap, usual_priority: i32) -> Result<HeaderOve
     })
 }
 
-fn bad(name: &'static str, value: &str, expected: &str) -> ApiError {
+/// Returns the error of a header with this value.
+pub(super) fn bad(name: &'static str, value: &str, expected: &str) -> ApiError {
     ApiError::new(
         ErrorCode::InvalidRequest,
         format!(

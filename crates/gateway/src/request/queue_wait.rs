@@ -1,9 +1,9 @@
 //! The wait of a request that no target can take now, in the router's queue.
 //!
-//! A request waits for one of three things: a target that can start it, a target below the busy
-//! threshold, or any target. It leaves the queue when its wait budget is used up, when its client
-//! disconnects (its task is dropped, and with it its ticket) and when the router shuts down. When
-//! its candidates change, it passes them to the router and keeps its position.
+//! A request waits for one of four things: a target that can start it, room in a cache, a target
+//! below the busy threshold, or any target. It leaves the queue when its wait budget is used up, when
+//! its client disconnects (its task is dropped, and with it its ticket) and when the router shuts
+//! down. When its candidates change, it passes them to the router and keeps its position.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,12 +13,12 @@ use kv_blocks::Moment;
 use net::Clock;
 use proxy::AbortSwitch;
 use routing::{
-    ExcludeReason, Job, QueueLimit, QueueSettings, Refusal, ReleasedRequest, WaitBudget,
+    ExcludeReason, Job, QueueLimit, QueueSettings, Refusal, ReleasedRequest, RoomWait, WaitBudget,
     WaitReason, receipt::QueueWait,
 };
 use tenants::Tenant;
 
-use super::decide::{self, Decider, PlacementOutcome, PlacementRequest};
+use super::decide::{self, Decider, PlacementOutcome, PlacementRequest, PlacementWait};
 use crate::{
     errors,
     lease::PlacedAttempt,
@@ -30,6 +30,10 @@ use crate::{
 /// At the end of a wait the router binds the request if it can; this much later it is certain that
 /// it could not.
 const GRACE: Duration = Duration::from_millis(50);
+
+/// The same at the end of a request's own time limit, where no time is left for a reply in any case. Its
+/// targets may all have become busy while it waited for something else.
+const LATE_GRACE: Duration = Duration::from_secs(1);
 
 /// Shortest time between two changes of a request's candidates.
 const BETWEEN_CHANGES: Duration = Duration::from_millis(100);
@@ -59,6 +63,8 @@ pub(crate) struct WaitRecord {
     /// Among whose requests it waits.
     tenant: Option<Arc<Tenant>>,
     started: Option<Moment>,
+    /// When it last stopped to wait for room, if it did.
+    had_room: Option<Moment>,
     reported: QueueWait,
 }
 
@@ -76,6 +82,7 @@ impl WaitRecord {
             deadline,
             tenant: None,
             started: None,
+            had_room: None,
             reported: QueueWait::default(),
         }
     }
@@ -92,34 +99,54 @@ impl WaitRecord {
 
     /// Returns the receipt's entry: how long the request waited, and for what last.
     pub(crate) fn receipt_wait(&self) -> QueueWait {
-        self.reported
+        self.reported.clone()
     }
 
     /// Records the reason of the wait, from the first one on; `None`: the wait is over, and the
     /// last reason stays.
     fn begin(&mut self, now: Moment, reason: Option<WaitReason>) {
         self.started.get_or_insert(now);
-        self.reported.reason = match reason {
-            None => self.reported.reason.or(Some("backlog")),
-            Some(WaitReason::Backlog) => Some("backlog"),
-            Some(WaitReason::Busy) => Some("busy"),
-            Some(WaitReason::NoWorker) => Some("no_worker"),
-        };
+        if self.waits_for_room() && reason.is_some_and(|reason| reason != WaitReason::Room) {
+            self.had_room = Some(now);
+        }
+        let shown = reason.or(self.reported.reason);
+        self.reported.reason = Some(shown.unwrap_or(WaitReason::Backlog));
+    }
+
+    /// Records why the request waited for room, if it did.
+    fn record_room(&mut self, room: Option<RoomWait>) {
+        if room.is_some() {
+            (self.reported.reason, self.reported.room) =
+                (Some(WaitReason::Room), room.map(Box::new));
+        }
     }
 
     /// Records the end of the wait, whatever ended it, and returns how long it took.
     fn end(&mut self, now: Moment) -> Option<Duration> {
         let waited = now.since(self.started.take()?);
+        self.had_room = None;
         self.reported.held_ms = waited.as_secs_f64() * 1e3;
         Some(waited)
     }
 
+    fn waits_for_room(&self) -> bool {
+        self.started.is_some() && self.reported.reason == Some(WaitReason::Room)
+    }
+
+    /// Returns since when the limits of the other waits count; `None`: they do not. A wait for room has a
+    /// limit of its own, which may be far longer.
+    fn limited_since(&self) -> Option<Moment> {
+        self.had_room
+            .or(self.started)
+            .filter(|_| !self.waits_for_room())
+    }
+
     /// Returns the rest of `limit`; `None`: nothing is left.
     fn budget(&self, now: Moment, limit: Duration) -> Option<WaitBudget> {
-        let waited = self
-            .started
-            .map_or(Duration::ZERO, |since| now.since(since));
-        let limit = limit.saturating_sub(waited).min(self.deadline.since(now));
+        let since = |then: Option<Moment>| then.map_or(Duration::ZERO, |then| now.since(then));
+        let waited = since(self.started);
+        let limited = since(self.limited_since());
+        let limit = limit.saturating_sub(limited).min(self.deadline.since(now));
         (limit > Duration::ZERO).then_some(WaitBudget {
             limit,
             waited,
@@ -170,7 +197,7 @@ impl QueueStage {
                     Err(error) if error.code == ErrorCode::NoWorker => {}
                     known => return known,
                 },
-                () = self.at(ends) => return Err(error),
+                () = self.at(Some(ends)) => return Err(error),
                 () = self.abort.aborted() => return Err(errors::going_down()),
             }
         }
@@ -224,7 +251,7 @@ impl QueueStage {
             let ends = self.ends(wait, WaitReason::NoWorker);
             tokio::select! {
                 () = tokio::time::sleep(RETRY_CHECK_INTERVAL) => {}
-                () = self.at(ends) => return Err(errors::no_worker()),
+                () = self.at(Some(ends)) => return Err(errors::no_worker()),
                 () = self.abort.aborted() => return Err(errors::going_down()),
             }
         }
@@ -237,7 +264,11 @@ impl QueueStage {
         wait: &mut WaitRecord,
     ) -> Result<PlacedAttempt, Rejection> {
         let budget = self.busy_budget(wait).filter(|_| placement.may_wait);
-        let (waiter, refusal) = match self.decider.place(model, placement, budget) {
+        let limits = budget.map(|budget| PlacementWait {
+            budget,
+            time_left: wait.deadline.since(self.clock.now()),
+        });
+        let (waiter, refusal) = match self.decider.place(model, placement, limits) {
             PlacementOutcome::Placed(placed) => return Ok(placed),
             PlacementOutcome::Queued(waiter) => (waiter, None),
             PlacementOutcome::Refused(refusal) => {
@@ -246,7 +277,9 @@ impl QueueStage {
                     return Err(Rejection { refusal, error });
                 }
                 let enqueue = |budget| self.decider.enqueue(model, placement, budget);
-                let queued = if placement.may_wait && !is_busy(&refusal) {
+                let is_final = refusal.no_room.is_some() || refusal.slo_miss.is_some();
+                let may_come = !is_busy(&refusal) && !is_final;
+                let queued = if placement.may_wait && may_come {
                     self.enqueue_within_limit(wait, enqueue)
                 } else {
                     None
@@ -264,9 +297,12 @@ impl QueueStage {
             }
         };
         match self.released(model, placement, waiter, wait).await {
-            Ok(released) => Ok(self
-                .decider
-                .placed_attempt(model, placement, *released.plan)),
+            Ok(released) => {
+                wait.record_room(released.room);
+                Ok(self
+                    .decider
+                    .placed_attempt(model, placement, *released.plan))
+            }
             Err(error) => {
                 // Still for the reason for which it waited.
                 let error = match &refusal {
@@ -299,7 +335,7 @@ impl QueueStage {
             // `None`: the plan is on its way.
             let reason = waiter.reason();
             wait.begin(self.clock.now(), reason);
-            let ends = reason.and_then(|reason| self.ends(wait, reason));
+            let ends = reason.map(|reason| self.ends(wait, reason));
             tokio::select! {
                 biased;
                 released = waiter.wait_for_release() => return Ok(released),
@@ -315,11 +351,10 @@ impl QueueStage {
                     }
                 }
                 () = self.at(ends) => match waiter.reason() {
-                    Some(WaitReason::Busy) if reason == Some(WaitReason::Busy) => return Err(errors::queue_timeout()),
-                    Some(WaitReason::NoWorker) if reason == Some(WaitReason::NoWorker) => {
-                        return Err(errors::no_worker());
-                    }
-                    _ => {}
+                    still if still != reason => {}
+                    Some(WaitReason::NoWorker) => return Err(errors::no_worker()),
+                    Some(_) => return Err(errors::queue_timeout()),
+                    None => {}
                 }
             }
         }
@@ -333,15 +368,16 @@ impl QueueStage {
         }
     }
 
-    /// Returns when the waiting task gives up; `None`: never while it waits for a backlog to
-    /// shrink, since the router binds it in time.
-    fn ends(&self, wait: &WaitRecord, reason: WaitReason) -> Option<Moment> {
+    /// Returns when the waiting task gives up. While it waits for a backlog to shrink or for room, the
+    /// router binds it in time, unless no target can take it then.
+    fn ends(&self, wait: &WaitRecord, reason: WaitReason) -> Moment {
         let limit = match reason {
-            WaitReason::Backlog => return None,
+            WaitReason::Backlog | WaitReason::Room => return wait.deadline + LATE_GRACE,
             WaitReason::Busy => self.busy_limit().unwrap_or_default() + GRACE,
             WaitReason::NoWorker => self.limits.engine_wait_timeout,
         };
-        Some((wait.started.unwrap_or_else(|| self.clock.now()) + limit).min(wait.deadline))
+        let since = wait.limited_since().unwrap_or_else(|| self.clock.now());
+        (since + limit).min(wait.deadline)
     }
 
     /// Returns the longest wait while all eligible workers are busy; `None`: no wait.
@@ -424,6 +460,8 @@ fn no_exclusion(decider: &Decider, model: &ModelView, placement: &PlacementReque
         policy,
         excluded: Vec::new(),
         queue_full: None,
+        no_room: None,
+        slo_miss: None,
     }
 }
 

@@ -6,9 +6,12 @@ use dialect::RequestView;
 use fleet::ModelView;
 use kv_blocks::{Moment, Target};
 use parity::Basis;
-use routing::receipt::{
-    ClusterNote, DecisionId, PromptNote, QueueWait, Receipt, RequestNote, RouterAnswer,
-    RouterTiming,
+use routing::{
+    Policy, SloTargets,
+    receipt::{
+        ClusterNote, DecisionId, PromptNote, QueueWait, Receipt, RequestNote, RouterAnswer,
+        RouterTiming,
+    },
 };
 use tenants::{DEFAULT_TENANT, Tenant};
 use tokenization::TokenizedPrompt;
@@ -130,16 +133,21 @@ pub(crate) struct DecisionFacts {
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
     pub(crate) worker: Arc<str>,
-    pub(crate) policy: &'static str,
+    /// `None`: of a prefill of its own, which the policy of the whole request chose.
+    pub(crate) policy: Option<Policy>,
     /// The way in which the policy placed the request, where it distinguishes several.
     pub(crate) label: Option<&'static str>,
     pub(crate) predicted_cached_tokens: u32,
     pub(crate) announced_cached_tokens: u32,
     /// Whether the prompt was looked up: without that, no cached tokens are predicted.
     pub(crate) looked_up: bool,
+    /// Whether its engine was told to read blocks from another one, which says nothing of its cache.
+    pub(crate) fetches: bool,
     pub(crate) basis: Basis,
     pub(crate) target: Target,
     pub(crate) sent: Moment,
+    /// The latency targets of the request, if it has any. On the heap, as most have none.
+    pub(crate) slo: Option<Box<SloTargets>>,
 }
 
 /// Notes on a request for its reply's headers, beside the decision: the requested model, hooks,
@@ -215,14 +223,16 @@ pub(crate) mod tests {
     pub(crate) fn selection(worker: &str, predicted_cached_tokens: u32) -> Selection {
         Selection {
             worker: worker.into(),
-            policy: "warm",
+            policy: Some(Policy::Warm),
             label: None,
             predicted_cached_tokens,
             announced_cached_tokens: 48,
             looked_up: true,
+            fetches: false,
             basis: Basis::Events,
             target: test_support::target(&test_support::worker(1)),
             sent: Moment::START,
+            slo: None,
         }
     }
 

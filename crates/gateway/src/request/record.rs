@@ -284,16 +284,16 @@ impl RequestGuard {
 
     /// Records the request's wait for its decision.
     pub(crate) fn record_wait(&mut self, queue_wait: QueueWait) {
-        let before = std::mem::replace(&mut self.draft.queue_wait, queue_wait);
-        if before != queue_wait {
-            self.trace_wait(queue_wait.held_ms);
+        if self.draft.queue_wait != queue_wait {
+            self.draft.queue_wait = queue_wait;
+            self.trace_wait(self.draft.queue_wait.held_ms);
         }
     }
 
     /// Records that no target can take the request. The receipt keeps an earlier decision.
     pub(crate) fn record_refusal(&mut self, refusal: Refusal) {
         if self.draft.answer.is_none() {
-            self.draft.answer = Some(RouterAnswer::Refused(refusal));
+            self.draft.answer = Some(RouterAnswer::Refused(Box::new(refusal)));
         }
     }
 
@@ -321,6 +321,7 @@ impl RequestGuard {
                 prompt_tokens: usage.prompt_tokens,
                 cached_tokens: usage.cached_tokens,
                 output_tokens: usage.completion_tokens,
+                shows_decode_steps: self.shows_decode_steps(),
             });
         }
     }
@@ -355,7 +356,7 @@ impl RequestGuard {
             tenant: self.tenant_name(),
             route: self.route.path,
             answer,
-            queue_wait: self.draft.queue_wait,
+            queue_wait: self.draft.queue_wait.clone(),
             timing: self.draft.timing,
         };
         let (attempts, rewrites) = (self.draft.attempts.clone(), self.draft.rewrites.clone());
@@ -404,6 +405,7 @@ impl Drop for RequestGuard {
             kind,
             took: now.since(self.received),
             ttft: self.reply.first_token.map(|at| at.since(self.received)),
+            tpot: self.tpot(kind, now),
             timing: self.selection.is_some().then_some(&self.draft.timing),
             selection: self.selection.as_ref(),
             usage: self.own_usage(),

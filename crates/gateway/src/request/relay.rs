@@ -9,6 +9,7 @@
 //! hung up) drops the worker's connection with it.
 
 mod limit_timer;
+mod reply_pace;
 mod reply_tail;
 mod sse_tracker;
 #[cfg(test)]
@@ -34,7 +35,7 @@ use proxy::{AbortSignal, UpstreamBody};
 use tokio::time::{Sleep, sleep};
 
 use self::{
-    limit_timer::LimitTimer, reply_tail::ReplyTail, sse_tracker::SseTracker,
+    limit_timer::LimitTimer, reply_pace::ReplyPace, reply_tail::ReplyTail, sse_tracker::SseTracker,
     translation::StreamTranslation,
 };
 use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
@@ -62,9 +63,8 @@ pub(crate) struct ReplyRelay {
     upstream: UpstreamBody,
     clock: Clock,
     limits: RequestSection,
-    started: Moment,
+    pace: ReplyPace,
     timer: LimitTimer,
-    last_byte: Moment,
     /// Resolves at the end of the drain time.
     abort: AbortSignal,
     events: Option<SseTracker>,
@@ -116,9 +116,8 @@ impl ReplyRelay {
         let mut relay = Self {
             upstream: rest,
             limits,
-            started: now,
+            pace: ReplyPace::new(now),
             timer: LimitTimer::new(now + limits.stream_idle_timeout, now),
-            last_byte: now,
             abort,
             events: (kind == BodyKind::Events)
                 .then(|| SseTracker::new(guard.expected_ending().and_then(EndingTracker::of))),
@@ -155,6 +154,7 @@ impl ReplyRelay {
             }
             Poll::Ready(None) => self.ended(),
             Poll::Pending => {
+                self.pace.record_wait();
                 if Pin::new(&mut self.abort).poll(cx).is_ready() {
                     self.cut(CutReason::GoingDown);
                     return Poll::Ready(());
@@ -169,7 +169,7 @@ impl ReplyRelay {
 
     /// Sorts arriving bytes into complete ones and those of a partial event.
     fn take_in(&mut self, data: Bytes, now: Moment) {
-        self.last_byte = now;
+        self.pace.record_bytes(now);
         if self.translation.is_some() {
             return self.translate(&data);
         }
@@ -193,14 +193,14 @@ impl ReplyRelay {
 
     /// Returns when the next limit ends that does not depend on the worker.
     fn next_limit(&self) -> Moment {
-        let idle = self.last_byte + self.limits.stream_idle_timeout;
-        let total = self.started + self.limits.stream_max_duration;
+        let idle = self.pace.last_byte + self.limits.stream_idle_timeout;
+        let total = self.pace.started + self.limits.stream_max_duration;
         let partial = self.events.as_ref().and_then(SseTracker::waits_until);
         idle.min(total).min(partial.unwrap_or(idle))
     }
 
     fn is_too_long(&self, now: Moment) -> bool {
-        now.since(self.started) >= self.limits.stream_max_duration
+        now.since(self.pace.started) >= self.limits.stream_max_duration
     }
 
     /// Handles the limit that has ended.
@@ -208,7 +208,7 @@ impl ReplyRelay {
         let now = self.clock.now();
         if self.is_too_long(now) {
             self.cut(CutReason::TooLong);
-        } else if now.since(self.last_byte) >= self.limits.stream_idle_timeout {
+        } else if now.since(self.pace.last_byte) >= self.limits.stream_idle_timeout {
             self.cut(CutReason::Idle);
         } else if let Some(events) = &mut self.events {
             events.let_go(&mut self.ready);
@@ -303,6 +303,9 @@ impl ReplyRelay {
 
     /// Releases the worker's connection for another request.
     fn finished(&mut self) {
+        if self.pace.is_held_up() {
+            self.guard.record_held_up();
+        }
         self.upstream.release();
         self.end = RelayEnd::Clean;
     }

@@ -40,10 +40,12 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) 
         HeaderName::from_static("x-warmroute-worker"),
         &selection.worker,
     );
-    fields.insert(
-        HeaderName::from_static("x-warmroute-policy"),
-        HeaderValue::from_static(selection.policy),
-    );
+    if let Some(policy) = selection.policy {
+        fields.insert(
+            HeaderName::from_static("x-warmroute-policy"),
+            HeaderValue::from_static(policy.as_str()),
+        );
+    }
     insert(
         fields,
         HeaderName::from_static("x-warmroute-decision"),

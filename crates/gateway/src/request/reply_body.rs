@@ -109,7 +109,7 @@ impl Body for ReplyBody {
 ///
 /// **Invariant**: a body that panicked is dropped at once, which ends its request.
 #[derive(Debug)]
-pub(crate) struct GuardedBody {
+pub struct GuardedBody {
     /// Empty after a panic.
     body: ReplyBody,
     metrics: Arc<Metrics>,

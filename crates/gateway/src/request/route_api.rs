@@ -2,9 +2,11 @@
 //!
 //! For programs that send requests themselves. The same stages as for a forwarded request find the
 //! prompt and choose the target. Without a `request_id` the call changes no later decision; with
-//! one, its load counts until the reservation ends.
+//! one, its load counts until the reservation ends. The process itself makes the same calls without
+//! a connection: [`token_query`].
 
 mod body;
+mod token_query;
 
 use std::sync::Arc;
 
@@ -15,13 +17,14 @@ use fleet::ModelView;
 use http::{HeaderMap, Response};
 use kv_blocks::Moment;
 use routing::{
-    Decision, Pin, ReplyMode,
+    Decision, Pin, ReplyMode, SloTargets, Winner,
     receipt::{QueueWait, Receipt, RouterAnswer, RouterTiming},
 };
 use tenants::Tenant;
 use tokenization::{PromptInput, TokenizedPrompt};
 
 use self::body::RouteBody;
+pub use self::token_query::{BestWorker, PrefixMatch, TokenQuery};
 use super::{
     accept::AcceptedRequest,
     affinity::{AffinityInput, SearchedPrompt},
@@ -55,25 +58,8 @@ pub(super) async fn route(
     call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let dry_run_request = DryRunRequest::read(gateway, call).await?;
-    let (receipt, reservation) = match dry_run_request.body.request_id.clone() {
-        None => (dry_run_request.dry_run(Arc::clone(&call.request_id))?, None),
-        Some(id) => {
-            let (receipt, reservation) = dry_run_request.reserve(&id)?;
-            (receipt, Some(reservation))
-        }
-    };
-    let winner = receipt.decision().map(|decision| &decision.winner);
-    let overlap = winner.and_then(|winner| {
-        winner
-            .predicted_cached_tokens
-            .checked_div(winner.block_size)
-    });
-    let answer = RouteReply {
-        receipt: (&receipt).into(),
-        overlap_blocks: overlap.unwrap_or_default(),
-        reservation,
-    };
-    Ok(reply::json(200, &answer, &call.request_id))
+    let answer = dry_run_request.answer(&call.request_id)?;
+    Ok(reply::json(200, &answer.reply(), &call.request_id))
 }
 
 /// `POST /v1/route/potential_loads`.
@@ -82,18 +68,8 @@ pub(super) async fn potential_loads(
     call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let dry_run_request = DryRunRequest::read(gateway, call).await?;
-    let loads = gateway
-        .decider()
-        .potential_loads(&dry_run_request.model, &dry_run_request.placement())
-        .map_err(|refusal| decide::refusal_error(&refusal))?;
-    let rows = loads.into_iter().map(|load| PotentialLoad {
-        worker_id: load.name,
-        dp_rank: load.target.rank.0,
-        potential_prefill_tokens: load.prefill_tokens,
-        potential_decode_blocks: load.decode_blocks,
-    });
     let answer = PotentialLoads {
-        loads: rows.collect(),
+        loads: dry_run_request.potential_loads()?,
     };
     Ok(reply::json(200, &answer, &call.request_id))
 }
@@ -161,9 +137,41 @@ impl Gateway {
             headers: &HeaderMap::new(),
             received: self.clock().now(),
             tenant: None,
+            slo: SloTargets::default(),
         };
         let dry_run_request = DryRunRequest::prepare(self, source, route_body).await?;
-        dry_run_request.dry_run(format!("req-{:016x}", self.edge.ids.next_number()).into())
+        let decision = dry_run_request.preview()?;
+        Ok(dry_run_request.receipt(decision, self.new_request_id(), true))
+    }
+
+    /// Returns the id of a request that has none from a client.
+    fn new_request_id(&self) -> Arc<str> {
+        format!("req-{:016x}", self.edge.ids.next_number()).into()
+    }
+}
+
+/// Returns the blocks of the prompt that the winner is expected to have cached.
+fn overlap_blocks(winner: &Winner) -> u32 {
+    winner
+        .predicted_cached_tokens
+        .checked_div(winner.block_size)
+        .unwrap_or_default()
+}
+
+/// The result of a call of `/v1/route`.
+struct RouteAnswer {
+    receipt: Receipt,
+    reservation: Option<Reservation>,
+}
+
+impl RouteAnswer {
+    fn reply(&self) -> RouteReply<'_> {
+        let decision = self.receipt.decision();
+        RouteReply {
+            receipt: (&self.receipt).into(),
+            overlap_blocks: decision.map_or(0, |decision| overlap_blocks(&decision.winner)),
+            reservation: self.reservation.clone(),
+        }
     }
 }
 
@@ -174,6 +182,7 @@ struct RouteCall<'a> {
     headers: &'a HeaderMap,
     received: Moment,
     tenant: Option<&'a Arc<Tenant>>,
+    slo: SloTargets,
 }
 
 /// The request in a body of `/v1/route`, up to the decision.
@@ -182,6 +191,7 @@ struct DryRunRequest<'a> {
     body: RouteBody<'a>,
     received: Moment,
     tenant: Option<Arc<Tenant>>,
+    slo: SloTargets,
     model: Arc<ModelView>,
     exclude: Vec<Pin>,
     facts: RoutingFacts,
@@ -219,6 +229,7 @@ impl<'a> DryRunRequest<'a> {
             headers: &call.headers,
             received: call.received,
             tenant: call.tenant.as_ref(),
+            slo: call.slo,
         };
         Self::prepare(gateway, source, route_body).await
     }
@@ -284,6 +295,8 @@ impl<'a> DryRunRequest<'a> {
             pin,
             handover: Handover::of(&route_body.view),
             api_support: ApiSupport::All,
+            // Another process sends it.
+            may_fetch: false,
             prompt,
         };
         Ok(Self {
@@ -291,6 +304,7 @@ impl<'a> DryRunRequest<'a> {
             body: route_body,
             received: call.received,
             tenant: call.tenant.cloned(),
+            slo: call.slo,
             model,
             exclude,
             facts,
@@ -306,18 +320,48 @@ impl<'a> DryRunRequest<'a> {
             same_body_as: None,
             may_wait: false,
             tenant: self.tenant.as_deref(),
+            slo: self.slo,
+            received: self.received,
         }
     }
 
-    /// Returns the decision without its effects. It stays out of the receipt ring, which is about
-    /// sent requests.
-    fn dry_run(&self, request_id: Arc<str>) -> Result<Receipt, ApiError> {
-        let decision = self
-            .gateway
-            .decider()
+    /// Decides, and reserves the target if the body has a `request_id`. Without one, `name` is the
+    /// id in the receipt, which stays out of the ring: that is about sent requests.
+    fn answer(&self, name: &Arc<str>) -> Result<RouteAnswer, ApiError> {
+        let (receipt, reservation) = match &self.body.request_id {
+            None => (self.receipt(self.preview()?, Arc::clone(name), true), None),
+            Some(id) => {
+                let (receipt, reservation) = self.reserve(id)?;
+                (receipt, Some(reservation))
+            }
+        };
+        Ok(RouteAnswer {
+            receipt,
+            reservation,
+        })
+    }
+
+    /// Returns the decision without its effects.
+    fn preview(&self) -> Result<Decision, ApiError> {
+        let decider = self.gateway.decider();
+        decider
             .preview(&self.model, &self.placement())
+            .map_err(|refusal| decide::refusal_error(&refusal))
+    }
+
+    /// Returns the load that every eligible target would have with the request.
+    fn potential_loads(&self) -> Result<Vec<PotentialLoad>, ApiError> {
+        let decider = self.gateway.decider();
+        let loads = decider
+            .potential_loads(&self.model, &self.placement())
             .map_err(|refusal| decide::refusal_error(&refusal))?;
-        Ok(self.receipt(decision, request_id, true))
+        let rows = loads.into_iter().map(|load| PotentialLoad {
+            worker_id: load.name,
+            dp_rank: load.target.rank.0,
+            potential_prefill_tokens: load.prefill_tokens,
+            potential_decode_blocks: load.decode_blocks,
+        });
+        Ok(rows.collect())
     }
 
     /// Decides and reserves the target under `id`.

@@ -8,7 +8,7 @@ use dialect::{ApiError, Dialect};
 use fleet::{EngineKind, ModelView, WorkerView};
 use kv_blocks::{Moment, Target};
 use resilience::OutcomeCounters;
-use routing::{Pin, PrefillLeg, QueueSettings, ReplyMode};
+use routing::{Decision, Pin, PrefillLeg, QueueSettings, ReplyMode};
 use tokenization::TokenizedPrompt;
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
     decide::{Decider, PlacementRequest, RoutingFacts},
     dispatch::{AttemptTarget, CommittedReply, Dispatcher},
     engine_priority,
+    fetch::{self, KvSource},
     hedge::HedgedAttempt,
     prefill::{self, Handover, LegsOutcome, PrefillContext, PrefillDecodeLegs},
     queue_wait::WaitRecord,
@@ -94,7 +95,7 @@ pub(super) enum AttemptOutcome {
     PrefillFailed,
     /// The request cannot be sent to this worker, and no other attempt follows.
     Refused(ApiError),
-    Failed(Failure),
+    Failed(Box<Failure>),
 }
 
 /// A reply worth committing to.
@@ -165,6 +166,7 @@ impl RoutedRequest {
                 pin: facts.pin,
                 handover: facts.handover,
                 api_support: facts.api_support,
+                may_fetch: false,
             },
             wait,
             translator,
@@ -195,6 +197,7 @@ impl RoutedRequest {
             worker,
             target,
             span: None,
+            kv_source: None,
         })
     }
 
@@ -219,6 +222,8 @@ pub(super) fn placement<'a>(
         same_body_as: None,
         may_wait: is_new && !matches!(facts.handover, Handover::NoPrompt),
         tenant: call.tenant.as_deref(),
+        slo: call.slo,
+        received: call.received,
     }
 }
 
@@ -232,6 +237,7 @@ impl SendStage {
     ) -> AttemptOutcome {
         let request = attempt.request;
         let (target, prefill) = (placed.lease.target(), placed.prefill);
+        let source = self.kv_source(attempt, &placed.decision);
         guard.record_placement(placed.decision, placed.lease, prefill.clone());
         let Some(mut first) = request.target(target) else {
             return AttemptOutcome::Refused(errors::no_worker());
@@ -272,6 +278,10 @@ impl SendStage {
                 let prioritized = is_openai && self.sets_priority(request, &first.worker);
                 let priority = prioritized.then_some(placed.engine_priority);
                 let body = with_priority(call.body.bytes(), priority, guard);
+                let body = fetch::with_source(body, source.as_ref(), guard);
+                if let Some(KvSource::Header(value)) = source {
+                    first.kv_source = Some(value);
+                }
                 match self.hedge_after(request) {
                     None => {
                         let (dispatcher, deadline) = (&self.dispatcher, request.deadline());
@@ -310,12 +320,19 @@ impl SendStage {
                 by,
                 stream: reply_translator.stream(),
             })),
-            Err(failure) => AttemptOutcome::Failed(Failure {
+            Err(failure) => AttemptOutcome::Failed(Box::new(Failure {
                 failure,
                 by,
                 also_failed: failed,
-            }),
+            })),
         }
+    }
+
+    /// Returns how the engine of a placed request is told to read blocks, if it is to read some.
+    fn kv_source(&self, attempt: Attempt<'_>, decision: &Decision) -> Option<KvSource> {
+        let source = attempt.request.target(decision.fetch()?.source)?;
+        let mode = attempt.decider.rules.general.fetch;
+        KvSource::of(mode, &source, self.ids.next_number())
     }
 
     fn hedged<'a>(

@@ -53,6 +53,7 @@ pub(crate) struct TestGateway {
     pub(crate) gateway: Gateway,
     pub(crate) upstream: Arc<FakeUpstream>,
     pub(crate) router: Arc<Router>,
+    pub(crate) index: Arc<KvIndex>,
     pub(crate) ring: Arc<ReceiptRing>,
     registry: Registry,
 }
@@ -117,7 +118,7 @@ impl TestGateway {
         let cache = ResponseCache::start(&settings.response_cache, None, clock, &mut registry);
         let parity = ParityTracker::new(settings.parity);
         let parts = GatewayParts {
-            fleet: Arc::new(fleet(settings.clone(), index, &mut registry)),
+            fleet: Arc::new(fleet(settings.clone(), Arc::clone(&index), &mut registry)),
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::new(parking_lot::Mutex::new(parity)),
@@ -144,6 +145,7 @@ impl TestGateway {
             gateway,
             upstream,
             router,
+            index,
             ring,
             registry,
         }

@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, uri::PathAndQuery};
 use kv_blocks::{DpRank, HashScheme, Moment, PromptBlocks, Target, WorkerId};
 use net::{Clock, server::PeerAddress};
 use proxy::{AbortSwitch, FakeUpstream};
-use routing::ReplyMode;
+use routing::{ReplyMode, SloTargets};
 use tenants::{Isolation, KeyVerdict, Tenant, TenantEntry, TenantSecrets, Tenants, TenantsSection};
 use tokenization::TokenizedPrompt;
 
@@ -85,6 +85,7 @@ pub(crate) fn call(body: &'static str) -> AcceptedRequest {
         ),
         rest: None,
         overrides: HeaderOverrides::default(),
+        slo: SloTargets::default(),
         sender: RequestSender {
             share: PeerAddress::Local,
             address: None,
@@ -121,6 +122,7 @@ pub(crate) fn facts() -> RoutingFacts {
         pin: None,
         handover: Handover::Possible,
         api_support: ApiSupport::All,
+        may_fetch: false,
     }
 }
 
@@ -165,5 +167,6 @@ pub(crate) fn attempt_target(number: u32) -> AttemptTarget {
         target: target(&worker),
         worker: Arc::new(worker),
         span: None,
+        kv_source: None,
     }
 }

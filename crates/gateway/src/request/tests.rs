@@ -65,6 +65,7 @@ async fn send_with(
             }
         }
     };
+    drop(reply);
     assert_eq!(test.gateway.running_requests(), 0);
     ClientReply {
         status: head.status.as_u16(),
@@ -180,6 +181,54 @@ async fn a_generation_reaches_its_worker_as_received_and_its_reply_the_client() 
     );
     assert_eq!(test.router.open_reservations(), 0);
     assert!(test.has_metric("warmroute_prompt_source_total{source=\"text_prefix\"} 1"));
+}
+
+#[tokio::test]
+async fn only_a_stream_of_one_choice_whose_bytes_did_not_wait_for_its_client_shows_decode_steps() {
+    let paced = std::time::Duration::from_millis(100);
+    let at_once = std::time::Duration::ZERO;
+    for (n, pause, has_length, has_speed) in [
+        (1, paced, true, true),
+        (1, at_once, true, false),
+        (2, paced, false, false),
+    ] {
+        // A machine that stands still for longer than a pause holds the events up as a client does.
+        let mut tries = if has_speed { 20 } else { 1 };
+        loop {
+            tries -= 1;
+            let (knows_length, samples) = learned_from_a_stream(n, pause).await;
+            assert_eq!(knows_length, has_length, "{n} {pause:?}");
+            if samples == usize::from(has_speed) {
+                break;
+            }
+            assert!(tries > 0, "{n} {pause:?}: {samples} samples");
+        }
+    }
+}
+
+/// Returns whether a new router learned the length of a reply, and its samples of decode steps.
+async fn learned_from_a_stream(n: u32, pause: std::time::Duration) -> (bool, usize) {
+    let (test, worker) = TestGateway::with_worker().await;
+    let expected = || test.router.expected_reply_length(None);
+    let before = expected();
+    let counts = r#"{"prompt_tokens":7,"completion_tokens":900}"#;
+    let pieces = [
+        "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n".to_owned(),
+        format!("data: {{\"choices\":[],\"usage\":{counts}}}\n\n"),
+        "data: [DONE]\n\n".to_owned(),
+    ];
+    let reply = FakeReply::events(pieces.map(|piece| Ok(Bytes::from(piece))));
+    test.upstream.script(worker, reply.paced(pause));
+    let fields = format!(r#"{{"stream":true,"n":{n},"#);
+    let body = CHAT.replacen('{', &fields, 1);
+    let reply = send(&test, Method::POST, "/v1/chat/completions", &body).await;
+    assert_eq!((reply.status, reply.ending), (200, ReplyEnding::Clean));
+    let learned = test.router.learned(test.gateway.clock().now());
+    let learned = serde_json::to_value(learned).expect("plain data");
+    let samples = learned["decode_speeds"]["samples"]
+        .as_array()
+        .map_or(0, Vec::len);
+    (expected() != before, samples)
 }
 
 #[tokio::test]

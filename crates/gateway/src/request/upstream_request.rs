@@ -20,6 +20,7 @@ pub(super) fn upstream_request(
         worker,
         target,
         span,
+        kv_source,
     } = to;
     let (host, credentials) = (worker.connection.host.clone(), worker.credentials());
     let mut fields = headers::upstream_head(&call.headers, host, credentials);
@@ -46,6 +47,9 @@ pub(super) fn upstream_request(
     }
     if worker.dp_ranks() > 1 {
         fields.insert(headers::DP_RANK, HeaderValue::from(target.rank.0));
+    }
+    if let Some(source) = kv_source {
+        fields.insert(headers::KV_SOURCE, source.clone());
     }
     let mut request = Request::new(bytes);
     *request.method_mut() = call.method.clone();

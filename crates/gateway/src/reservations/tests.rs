@@ -36,13 +36,13 @@ impl ReservationsFixture {
     }
 
     fn reserve_blocks(&self, id: &str, blocks: u64, now: Moment) -> Result<(), ErrorCode> {
-        let open = || Ok((self.open_reservation(now), ()));
+        let open = || Ok((self.open_reservation(DecisionId(1), now), ()));
         self.reservations
             .reserve(&own(id), size(blocks), call(now), open)
             .map_err(|error| error.code)
     }
 
-    fn open_reservation(&self, now: Moment) -> OpenReservation {
+    fn open_reservation(&self, decision: DecisionId, now: Moment) -> OpenReservation {
         let Dispatch::Plan(plan) = self.router.decide(now, &job(&[candidate()])) else {
             panic!("one is free")
         };
@@ -54,7 +54,7 @@ impl ReservationsFixture {
             plan.reservation,
             plan.decode.target,
         );
-        OpenReservation::new(lease, &worker(1), DecisionId(1), call(now))
+        OpenReservation::new(lease, &worker(1), decision, call(now))
     }
 
     fn tick(&self, now: Moment, workers: &[WorkerView]) {
@@ -121,6 +121,7 @@ fn candidate() -> Candidate {
         health: "ready",
         lmcache: LmcacheFacts::default(),
         usage: None,
+        fetches: false,
     }
 }
 
@@ -165,6 +166,34 @@ fn one_id_holds_one_reservation_and_freeing_releases_it() {
     );
     assert_eq!(fixture.router.open_reservations(), 1);
     assert_eq!(fixture.reserve("r1", after(3)), Ok(()));
+}
+
+#[test]
+#[contract("DY28")]
+fn an_abandoned_decision_ends_its_own_reservation_only() {
+    let fixture = ReservationsFixture::new();
+    let reserve = |decision| {
+        let open = || Ok((fixture.open_reservation(decision, after(0)), ()));
+        let reserved = fixture
+            .reservations
+            .reserve(&own("r1"), size(7), call(after(0)), open);
+        reserved.map_err(|error| error.code)
+    };
+    let abandon = |decision| {
+        fixture
+            .reservations
+            .abandon(&own("r1"), decision, call(after(0)));
+    };
+    let (first, second) = (DecisionId(1), DecisionId(2));
+    assert_eq!(reserve(first), Ok(()));
+    assert_eq!(fixture.free("r1", after(0)), Ok(()));
+    abandon(first);
+    assert_eq!(reserve(second), Ok(()));
+    abandon(first);
+    assert_eq!(fixture.router.open_reservations(), 1);
+    abandon(second);
+    assert_eq!(fixture.router.open_reservations(), 0);
+    assert_eq!(reserve(first), Ok(()));
 }
 
 #[test]
@@ -315,7 +344,7 @@ fn during_placement_the_id_is_taken_and_other_calls_do_not_wait() {
         );
         fixture.tick(after(0), &[]);
         assert_eq!(fixture.reserve("r2", after(0)), Ok(()));
-        Ok((fixture.open_reservation(after(0)), ()))
+        Ok((fixture.open_reservation(DecisionId(1), after(0)), ()))
     };
     fixture
         .reservations
@@ -339,7 +368,7 @@ fn a_reservation_is_known_to_its_own_tenant_only() {
         code(table.prefill_complete(&other, call(after(0)))),
         missing
     );
-    let open = || Ok((fixture.open_reservation(after(0)), ()));
+    let open = || Ok((fixture.open_reservation(DecisionId(1), after(0)), ()));
     let second = table.reserve(&other, size(7), call(after(0)), open);
     assert_eq!(code(second), Ok(()), "the id is free for another tenant");
     assert_eq!(code(table.free(&other, call(after(0)))), Ok(()));
@@ -356,7 +385,7 @@ fn one_tenant_among_several_leaves_half_of_the_table_to_others() {
             blocks,
             is_alone: false,
         };
-        let open = || Ok((fixture.open_reservation(after(0)), ()));
+        let open = || Ok((fixture.open_reservation(DecisionId(1), after(0)), ()));
         let reserved = fixture
             .reservations
             .reserve(&id, size, call(after(0)), open);

@@ -167,12 +167,10 @@ async fn an_unreadable_event_is_shown_with_its_reason_and_uses_up_its_number() {
         envelope(3, &json!(hashes())),
     ]);
     publisher.send(list.to_string().as_bytes());
-    // At once: the third does not wait for the second.
-    let started = tokio::time::Instant::now();
+    // The third does not wait for the second, which would end as a gap.
     indexer
         .until("/query", &request(&json!({})), &of_instance(&on_gpu(64)))
         .await;
-    assert!(started.elapsed() < std::time::Duration::from_millis(1500));
     let service = indexer
         .until_service("the error", |service| service["last_error"].is_string())
         .await;

@@ -2,7 +2,7 @@
 
 use rmp::encode;
 
-use super::{EventEncoding, EventLayout, HashForm, WireEvent, WireHash};
+use super::{EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireKey};
 
 /// Encodes a batch: an array of time, events and rank in every release.
 pub fn encode(
@@ -132,7 +132,7 @@ impl BatchWriter {
         }
     }
 
-    fn extra_keys(&mut self, blocks: Option<&[Option<Vec<String>>]>) {
+    fn extra_keys(&mut self, blocks: Option<&[Option<Vec<WireKey>>]>) {
         let Some(blocks) = blocks else {
             return self.nil();
         };
@@ -144,7 +144,18 @@ impl BatchWriter {
             };
             self.array(keys.len());
             for key in keys {
-                self.text(key);
+                self.extra_key(key);
+            }
+        }
+    }
+
+    fn extra_key(&mut self, key: &WireKey) {
+        match key {
+            WireKey::Text(text) => self.text(text),
+            WireKey::Item(identifier, place) => {
+                self.array(2);
+                self.text(identifier);
+                infallible(encode::write_sint(&mut self.out, *place));
             }
         }
     }

@@ -30,5 +30,5 @@ pub use medium::Medium;
 pub use update::{Normaliser, to_update};
 pub use values::{ExtraKey, WireTokens};
 pub use wire_event::{
-    EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored,
+    EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireKey, WireRemoved, WireStored,
 };

@@ -84,9 +84,25 @@ pub struct WireStored {
     pub lora_name: Option<String>,
     /// The medium of the blocks: `GPU` for an engine's own cache.
     pub medium: Option<String>,
-    /// Further inputs of each block's hash (adapter name, then salt): one entry per block, or
-    /// `None`.
-    pub extra_keys: Option<Vec<Option<Vec<String>>>>,
+    /// Further inputs of each block's hash (adapter name, then multimodal items, then salt): one
+    /// entry per block, or `None`.
+    pub extra_keys: Option<Vec<Option<Vec<WireKey>>>>,
+}
+
+/// One further input of a block's hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireKey {
+    /// An adapter's name or a salt.
+    Text(String),
+    /// A multimodal item's identifier, and the place of its first token relative to the first token
+    /// of the block.
+    Item(String, i64),
+}
+
+impl From<String> for WireKey {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
 }
 
 /// Blocks that were removed from one medium. They are written as group 0.

@@ -19,15 +19,16 @@ use contract_id::contract;
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
     BlockLocation, BlockRemoved, BlockStored, EventEncoding, EventLayout, ExtraKey, HashForm,
-    KvCacheGroup, VllmEvent, WireEvent, WireHash, WireRemoved, WireStored, WireTokens, decode,
-    encode, to_update,
+    KvCacheGroup, VllmEvent, WireEvent, WireHash, WireKey, WireRemoved, WireStored, WireTokens,
+    decode, encode, to_update,
 };
 use proptest::{collection::vec, option, prelude::*};
 
 use crate::random;
 
 fn stored() -> impl Strategy<Value = WireEvent> {
-    let keys = option::of("[a-z]{1,8}");
+    let items = vec(("[a-z0-9]{1,8}", any::<i64>()), 0..3);
+    let keys = option::of(("[a-z]{1,8}", items));
     (
         vec(any::<[u8; 32]>(), 1..6),
         option::of(any::<[u8; 32]>()),
@@ -35,11 +36,14 @@ fn stored() -> impl Strategy<Value = WireEvent> {
         option::of("[a-zA-Z_]{1,9}"),
         keys,
     )
-        .prop_map(|(hashes, parent, block_size, medium, salt)| {
+        .prop_map(|(hashes, parent, block_size, medium, keys)| {
             let count = u32::try_from(hashes.len()).unwrap();
-            let extra_keys = salt.map(|salt| {
+            let extra_keys = keys.map(|(salt, items)| {
+                let items = items
+                    .into_iter()
+                    .map(|(name, place)| WireKey::Item(name, place));
                 let mut blocks = vec![None; hashes.len()];
-                blocks[0] = Some(vec![salt]);
+                blocks[0] = Some(items.chain([salt.into()]).collect());
                 blocks
             });
             WireEvent::Stored(WireStored {
@@ -92,10 +96,13 @@ fn expected(event: &WireEvent) -> VllmEvent {
             block_size: event.block_size,
             location: in_medium(event.medium.as_deref()),
             extra_keys: event.extra_keys.as_ref().map(|blocks| {
-                let text = |key: &String| ExtraKey::Text(key.as_str().into());
+                let read = |key: &WireKey| match key {
+                    WireKey::Text(text) => ExtraKey::Text(text.as_str().into()),
+                    WireKey::Item(name, place) => ExtraKey::Item(name.as_str().into(), *place),
+                };
                 blocks
                     .iter()
-                    .map(|keys| keys.iter().flatten().map(text).collect())
+                    .map(|keys| keys.iter().flatten().map(read).collect())
                     .collect()
             }),
             group: KvCacheGroup {

@@ -9,7 +9,7 @@ use kv_blocks::EngineHash;
 use kv_events::{
     frames::{self, ReplayForm, ReplayFrame},
     vllm::{
-        EventEncoding, ExtraKey, VllmEvent, WireEvent, WireHash, WireRemoved, WireStored,
+        EventEncoding, ExtraKey, VllmEvent, WireEvent, WireHash, WireKey, WireRemoved, WireStored,
         WireTokens, decode, encode,
     },
 };
@@ -86,10 +86,10 @@ fn compare(event: &VllmEvent, expected: &Value) -> WireEvent {
             let keys = event.extra_keys.as_ref().unwrap();
             let mut extra_keys = Vec::new();
             for (keys, expected) in keys.iter().zip(expected["extra_keys"].as_array().unwrap()) {
-                let texts: Vec<String> = keys
+                let texts: Vec<WireKey> = keys
                     .iter()
                     .map(|key| match key {
-                        ExtraKey::Text(text) => text.to_string(),
+                        ExtraKey::Text(text) => text.to_string().into(),
                         other => panic!("{other:?}"),
                     })
                     .collect();

@@ -122,6 +122,7 @@ impl KvIndex {
         let expected = ExpectedChain {
             kind: SpeculationKind::Speculative,
             namespace,
+            parent: None,
             hashes: chain,
             since: nanoseconds(now),
             ttl,
@@ -139,14 +140,34 @@ impl KvIndex {
         now: Moment,
         ttl: Duration,
     ) -> SpeculationId {
+        self.predict_after(target, namespace, (None, chain), now, ttl)
+    }
+
+    /// Adds predicted entries, as [`KvIndex::predict`] does, for a chain behind the block `parent`.
+    /// Adds none if the index does not have that block.
+    pub fn predict_after(
+        &self,
+        target: Target,
+        namespace: &Namespace,
+        (parent, chain): (Option<SequenceHash>, &[SequenceHash]),
+        now: Moment,
+        ttl: Duration,
+    ) -> SpeculationId {
         let expected = ExpectedChain {
             kind: SpeculationKind::Predicted,
             namespace,
+            parent,
             hashes: chain,
             since: nanoseconds(now),
             ttl,
         };
         self.with(|state, core| state.speculate(core, target, expected))
+    }
+
+    /// Returns how many blocks several predictions may have together before one of them is pruned
+    /// for another.
+    pub fn prediction_room(&self) -> u64 {
+        self.with(|state, _| state.prediction_room())
     }
 
     /// Takes back the entries of [`KvIndex::speculate`] or [`KvIndex::predict`], because the target

@@ -20,6 +20,8 @@ use crate::{
 pub(crate) struct ExpectedChain<'a> {
     pub(crate) kind: SpeculationKind,
     pub(crate) namespace: &'a Namespace,
+    /// The block in front of the chain; without it in the index, nothing is expected.
+    pub(crate) parent: Option<SequenceHash>,
     pub(crate) hashes: &'a [SequenceHash],
     /// The beginning of that time, in nanoseconds.
     pub(crate) since: u64,
@@ -52,6 +54,13 @@ impl IndexState {
             return SpeculationId::default();
         };
         let namespace = self.namespaces.enter(expected.namespace);
+        let parent = expected
+            .parent
+            .map(|parent| self.writer.find(core, namespace.key, parent.0));
+        if parent == Some(None) {
+            self.namespaces.release(namespace.id);
+            return SpeculationId::default();
+        }
         let max = self.settings.prediction_max_blocks;
         let most = usize::try_from(max).unwrap_or(usize::MAX);
         let chain = ChainPart {
@@ -69,10 +78,11 @@ impl IndexState {
                 runs: Vec::new(),
                 blocks: 0,
             },
-            last: None,
+            last: parent.flatten(),
             done: 0,
             effort: EvictionEffort::default(),
         };
+        self.writer.pin(next.last);
         self.expect_chain(core, chain, &mut next);
         self.namespaces.release(namespace.id);
         let (generation, blocks) = (next.generation, next.entry.blocks);

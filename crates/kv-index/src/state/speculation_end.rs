@@ -90,20 +90,34 @@ impl IndexState {
         }
     }
 
-    /// Starts a pruning of the least recently used entries down to the target ratio, if an entry
-    /// with `new` blocks exceeded the limit: the first slice now, the others with the next calls.
+    /// Returns the number of blocks that a pruning leaves.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a share of a bound: a block more or less does not matter"
     )]
+    fn prune_target(&self) -> u64 {
+        let ratio = self.settings.prune_target_ratio.clamp(0.0, 1.0);
+        (self.settings.prediction_max_blocks as f64 * ratio) as u64
+    }
+
+    /// Returns how many blocks may be expected in several entries before one of these is pruned for
+    /// another.
+    pub(crate) fn prediction_room(&self) -> u64 {
+        let max = self.settings.prediction_max_blocks;
+        let free = max.saturating_sub(self.speculative.blocks());
+        free.max(self.prune_target())
+    }
+
+    /// Starts a pruning of the least recently used entries down to the target ratio, if an entry
+    /// with `new` blocks exceeded the limit: the first slice now, the others with the next calls.
     pub(super) fn prune_for(&mut self, core: &SharedIndex, generation: u64, new: u64) {
         let max = self.settings.prediction_max_blocks;
         if self.speculative.blocks() <= max {
             return;
         }
-        let left = (max as f64 * self.settings.prune_target_ratio.clamp(0.0, 1.0)) as u64;
+        let left = self.prune_target();
         // The newest entry is not pruned for itself.
         self.speculative.pruning = Some(left.min(max.saturating_sub(new)) + new);
         self.prune(core, SLICE);

@@ -118,6 +118,55 @@ fn unconfirmed_entries_are_not_part_of_the_content() {
 }
 
 #[test]
+#[contract("DY33")]
+fn a_prediction_behind_a_block_counts_where_the_blocks_before_it_do() {
+    let index = index();
+    let (ttl, all) = (Duration::from_secs(120), chain(6));
+    let behind = |worker, from: usize, to: usize| {
+        let part = (Some(all[from - 1]), &all[from..to]);
+        index.predict_after(target(worker), &plain(), part, NOW, ttl)
+    };
+    let found = |worker| resident(&index, worker, &plain(), 6).speculative;
+    // The index has no such block.
+    behind(0, 3, 5);
+    assert_eq!((index.stats().predicted, found(0)), (0, 0));
+    index.predict(target(0), &plain(), &all[..3], NOW, ttl);
+    let second = behind(0, 3, 5);
+    behind(0, 5, 6);
+    assert_eq!((index.stats().predicted, found(0)), (6, 6));
+    // In the middle of known blocks it renews them.
+    behind(0, 2, 4);
+    assert_eq!((index.stats().predicted, found(0)), (6, 6));
+    // This target does not hold the blocks before it.
+    behind(1, 3, 5);
+    assert_eq!(found(1), 0);
+    // A prediction that was renewed since stays.
+    index.retract(second);
+    assert_eq!((found(0), index.stats().predicted), (4, 7));
+}
+
+#[test]
+fn several_predictions_have_the_room_that_no_pruning_takes_from_them() {
+    let index = index_of(IndexSettings {
+        prediction_max_blocks: 10,
+        prune_target_ratio: 0.5,
+        ..IndexSettings::default()
+    });
+    let ttl = Duration::from_secs(120);
+    assert_eq!(index.prediction_room(), 10);
+    index.predict(target(0), &plain(), &chain(3), NOW, ttl);
+    assert_eq!(index.prediction_room(), 7);
+    index.predict(target(1), &plain(), &chain(6), NOW, ttl);
+    // Older ones are pruned for these.
+    assert_eq!(index.prediction_room(), 5);
+    for worker in 2..7 {
+        index.predict(target(worker), &plain(), &chain(1), NOW, ttl);
+    }
+    let found = |worker| resident(&index, worker, &plain(), 1).speculative;
+    assert_eq!([2, 3, 4, 5, 6].map(found), [1; 5]);
+}
+
+#[test]
 #[contract("DY6", "DY7")]
 fn predictions_are_bounded_and_the_least_recently_used_are_evicted_first() {
     let index = index_of(IndexSettings {

@@ -14,7 +14,7 @@ use net::Clock;
 use tempfile::TempDir;
 use test_programs::ReservedPort;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The server process; killed with SIGKILL when dropped.
 pub(crate) struct NatsServer {

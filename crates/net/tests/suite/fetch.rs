@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Answers one request with `reply`, and returns the request. `Hold` keeps the connection open
 /// afterwards.

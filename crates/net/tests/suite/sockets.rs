@@ -5,7 +5,7 @@ use std::{io::ErrorKind, time::Duration};
 use net::{Address, ListenAddr, ListenError, connect, listen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 async fn exchange(at: &ListenAddr) {
     let listener = listen(at).await.unwrap();

@@ -18,7 +18,7 @@ use rustls::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 type TestIssuer = CertifiedIssuer<'static, KeyPair>;
 

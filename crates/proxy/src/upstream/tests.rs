@@ -23,7 +23,7 @@ use super::{connection::UpstreamConnection, *};
 
 const WORKER: WorkerId = WorkerId(1);
 /// Longest wait for something that is certain to come.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 
 /// What a worker does after one of its replies.
@@ -37,6 +37,8 @@ enum AfterReply {
 struct LoopbackWorker {
     port: u16,
     connections: Arc<AtomicUsize>,
+    /// Heads of requests that were read whole.
+    requests: Arc<AtomicUsize>,
     /// One item for each connection that this side closed.
     closed: mpsc::UnboundedReceiver<()>,
     task: JoinHandle<()>,
@@ -46,15 +48,17 @@ impl LoopbackWorker {
     async fn start(reply: impl Into<String>, after_reply: AfterReply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let connections = Arc::<AtomicUsize>::default();
+        let [connections, requests] = [(); 2].map(|()| Arc::<AtomicUsize>::default());
         let (closed_sender, closed) = mpsc::unbounded_channel();
         let (count, reply) = (Arc::clone(&connections), reply.into());
+        let requests_read = Arc::clone(&requests);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
                 let (reply, closed_sender) = (reply.clone(), closed_sender.clone());
+                let read = Arc::clone(&requests_read);
                 tokio::spawn(async move {
-                    if answer_all(stream, &reply, after_reply).await {
+                    if answer_all(stream, &reply, after_reply, &read).await {
                         let _ = closed_sender.send(());
                     }
                 });
@@ -63,6 +67,7 @@ impl LoopbackWorker {
         Self {
             port,
             connections,
+            requests,
             closed,
             task,
         }
@@ -77,6 +82,10 @@ impl LoopbackWorker {
         self.connections.load(Ordering::Relaxed)
     }
 
+    fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     async fn wait_for_close(&mut self) {
         let closed = timeout(SOON, self.closed.recv()).await;
         closed.expect("in time").expect("the worker runs");
@@ -89,8 +98,13 @@ impl Drop for LoopbackWorker {
     }
 }
 
-/// Answers the requests of a connection; returns whether the other side closed it.
-async fn answer_all(mut stream: TcpStream, reply: &str, after_reply: AfterReply) -> bool {
+/// Answers and counts the requests of a connection; returns whether the other side closed it.
+async fn answer_all(
+    mut stream: TcpStream,
+    reply: &str,
+    after_reply: AfterReply,
+    requests: &AtomicUsize,
+) -> bool {
     let (mut head, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         match stream.read(&mut buffer).await {
@@ -101,6 +115,7 @@ async fn answer_all(mut stream: TcpStream, reply: &str, after_reply: AfterReply)
             continue;
         }
         head.clear();
+        requests.fetch_add(1, Ordering::Relaxed);
         let _ = stream.write_all(reply.as_bytes()).await;
         if after_reply == AfterReply::Closes {
             return false;
@@ -196,8 +211,15 @@ async fn a_request_that_is_dropped_before_its_reply_closes_its_connection() {
         rest: None,
         connect_timeout: SOON,
     };
-    let given_up = timeout(Duration::from_millis(100), pools.send(outgoing)).await;
-    assert!(given_up.is_err(), "the worker never answers");
+    let received = async {
+        while worker.requests() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        _ = pools.send(outgoing) => panic!("the worker never answers"),
+        received = timeout(SOON, received) => received.expect("in time"),
+    }
     worker.wait_for_close().await;
 }
 
@@ -217,9 +239,11 @@ async fn an_idle_connection_is_used_and_kept_for_less_than_four_seconds() {
         pools.take(WORKER, pools.clock.now()).is_none(),
         "it is closed"
     );
+    // Of before its release: it is not idle for longer where the machine stands still.
+    let earlier = pools.clock.now();
     keep().await;
-    pools.close_idle(pools.clock.now() + Duration::from_secs(1));
-    let used = pools.take(WORKER, pools.clock.now());
+    pools.close_idle(earlier + Duration::from_secs(1));
+    let used = pools.take(WORKER, earlier);
     pools.release(WORKER, used.expect("it is kept"));
     pools.close_idle(pools.clock.now() + Duration::from_secs(4));
     assert!(pools.take(WORKER, pools.clock.now()).is_none());

@@ -60,6 +60,36 @@ impl UpstreamBody {
         Ok(buffer.into_bytes())
     }
 
+    /// Reads what is before `mark`, at most `most` bytes, and returns whether the mark was found;
+    /// without one, reads the rest and releases the connection. Behind a mark nothing is read, and
+    /// the connection is closed with the body.
+    ///
+    /// # Errors
+    /// The reply broke off or is longer; its connection is closed with the body.
+    pub async fn read_until(
+        &mut self,
+        mark: &[u8],
+        most: usize,
+    ) -> Result<(Bytes, bool), ReadError> {
+        let mut read = Vec::new();
+        while let Some(data) = self.next_data().await {
+            // The mark may have begun in the data before.
+            let from = (read.len() + 1).saturating_sub(mark.len());
+            read.extend_from_slice(&data.map_err(|_| ReadError::Broken)?);
+            let mut parts = read[from..].windows(mark.len().max(1));
+            let found = parts.position(|part| part == mark).map(|at| from + at);
+            if found.unwrap_or(read.len()) > most {
+                return Err(ReadError::TooLong);
+            }
+            if let Some(at) = found {
+                read.truncate(at);
+                return Ok((read.into(), true));
+            }
+        }
+        self.release();
+        Ok((read.into(), false))
+    }
+
     /// Returns whether the end is reached; known only where the reply announces its length.
     pub fn is_end(&self) -> bool {
         match &self.0 {

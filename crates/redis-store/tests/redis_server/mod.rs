@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use test_programs::ReservedPort;
 
 /// An upper bound; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const FAILOVER_PATIENCE: Duration = Duration::from_secs(200);
 
 /// Killed, as by `kill -9`, on drop. It writes nothing to disk, so a restarted server is empty.

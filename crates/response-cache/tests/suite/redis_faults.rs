@@ -19,7 +19,13 @@ const ABANDONED: &str = "warmroute_cache_lookups_abandoned_total";
 
 /// The lookup budget exceeds the stalls of a busy machine, and is below the command timeout.
 fn cache_at(url: &str, more: &str) -> StartedCache {
-    let redis = format!("redis: {{url: \"{url}\", command_timeout_ms: 1500, {more}}}");
+    cache_that_waits(1_500, url, more)
+}
+
+/// A cache that treats the server as away only if an answer takes so many milliseconds.
+fn cache_that_waits(command_timeout_ms: u32, url: &str, more: &str) -> StartedCache {
+    let limit = format!("command_timeout_ms: {command_timeout_ms}");
+    let redis = format!("redis: {{url: \"{url}\", {limit}, {more}}}");
     start(&format!("backend: redis, lookup_budget: 500ms, {redis}"))
 }
 
@@ -237,7 +243,8 @@ async fn a_slow_server_rarely_costs_a_lookup_budget_and_its_late_answers_are_use
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let proxy = DelayProxy::start(server.url().rsplit_once(':').unwrap().1.parse().unwrap());
-    let cache = cache_at(&format!("redis://127.0.0.1:{}", proxy.port()), "");
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let cache = cache_that_waits(60_000, &url, "");
     until("redis to be seen", async || {
         !cache.absent().contains(&"redis")
     })

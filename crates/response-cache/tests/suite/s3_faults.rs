@@ -105,7 +105,7 @@ async fn a_hanging_object_store_delays_only_one_lookup() {
         assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     }
     assert!(
-        Clock::system().now().since(start) < Duration::from_secs(5),
+        Clock::system().now().since(start) < Duration::from_secs(15),
         "each alone would take 50 ms"
     );
     // One lookup, and a second if an answer from before the silence arrived in between.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kv_blocks::Moment;
 
-use super::{DispatchLoad, TargetLoad, prefill_queue::PrefillQueue};
+use super::{DispatchLoad, TargetLoad, decode_clock::DecodeClock, prefill_queue::PrefillQueue};
 use crate::{ReservationId, decaying_sum::DecayingSum};
 
 /// Time for which dispatched prefill work counts towards utilisation.
@@ -43,6 +43,8 @@ pub(crate) struct TargetAccount {
     prefills: PrefillQueue,
     decode_sequences: u32,
     decode_tokens: u64,
+    /// What it did while it generated, up to the last change of these two.
+    decode_clock: DecodeClock,
     /// Blocks of open reservations, shared ones once.
     blocks: u64,
     mean_backlog: TimeMean,
@@ -63,6 +65,7 @@ impl Default for TargetAccount {
             prefills: PrefillQueue::default(),
             decode_sequences: 0,
             decode_tokens: 0,
+            decode_clock: DecodeClock::default(),
             blocks: 0,
             last_dispatch: 0,
             last_alone: ReservationId::default(),
@@ -110,19 +113,32 @@ impl TargetAccount {
     }
 
     /// Moves a reservation from prefill to decode.
-    pub(super) fn decode(&mut self, load: &DispatchLoad) {
+    pub(super) fn decode(&mut self, now: Moment, load: &DispatchLoad) {
+        self.advance_clock(now);
+        self.decode_clock.record_prefill(load.prefill_ms);
         self.decode_sequences += 1;
         self.decode_tokens += u64::from(load.prompt_tokens);
     }
 
     /// Frees a reservation whose prompt has left the queue, with this many blocks.
-    pub(super) fn close(&mut self, load: &DispatchLoad, decoding: bool, blocks: u64) {
+    pub(super) fn close(&mut self, now: Moment, load: &DispatchLoad, decoding: bool, blocks: u64) {
         self.in_flight -= 1;
         if decoding {
+            self.advance_clock(now);
             self.decode_sequences -= 1;
             self.decode_tokens -= u64::from(load.prompt_tokens);
         }
         self.blocks -= blocks;
+    }
+
+    /// Counts the decode steps until `now`.
+    pub(super) fn advance_clock(&mut self, now: Moment) {
+        let (sequences, tokens) = (self.decode_sequences, self.decode_tokens);
+        self.decode_clock.advance(now, sequences, tokens);
+    }
+
+    pub(super) fn decode_clock(&self) -> DecodeClock {
+        self.decode_clock
     }
 
     /// Records that one more, or one less, of the counted reservations is a peer's.

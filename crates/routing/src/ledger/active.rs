@@ -13,9 +13,9 @@ use kv_blocks::{SequenceHash, Target};
 
 use super::{SequenceBlocks, chunked_list::ChunkedList};
 
-/// The blocks of all open reservations.
+/// The blocks of a set of sequences: those of all open reservations, or those that were used lately.
 #[derive(Debug, Default)]
-pub(super) struct ActiveBlocks {
+pub(crate) struct ActiveBlocks {
     nodes: ChunkedList<SequenceNode>,
     free: Vec<NodeId>,
     /// By namespace and first block.
@@ -32,8 +32,8 @@ pub(crate) struct RetiredNodes {
 }
 
 /// The node at which a sequence ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NodeId(usize);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeId(usize);
 
 /// Leading blocks that are active, by target; other targets have none.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl KnownBlocks {
 impl ActiveBlocks {
     /// Adds a sequence of `target`; returns its end, and how many of its blocks were not active
     /// there.
-    pub(super) fn add(&mut self, target: Target, blocks: &SequenceBlocks) -> (Option<NodeId>, u64) {
+    pub(crate) fn add(&mut self, target: Target, blocks: &SequenceBlocks) -> (Option<NodeId>, u64) {
         let Some(chain) = blocks.chain.as_ref() else {
             return (None, 0);
         };
@@ -91,7 +91,7 @@ impl ActiveBlocks {
 
     /// Removes a sequence of `target` that ends at `leaf`; returns how many of its blocks are no
     /// longer active there.
-    pub(super) fn remove(&mut self, target: Target, leaf: Option<NodeId>) -> u64 {
+    pub(crate) fn remove(&mut self, target: Target, leaf: Option<NodeId>) -> u64 {
         let (mut freed, mut at, mut last) = (0, leaf, None);
         while let Some(id) = at {
             let node = &mut self.nodes[id.0];
@@ -110,12 +110,12 @@ impl ActiveBlocks {
     }
 
     /// Returns unused tables, to be dropped without the router's lock.
-    pub(super) fn take_retired(&mut self) -> Vec<RetiredNodes> {
+    pub(crate) fn take_retired(&mut self) -> Vec<RetiredNodes> {
         mem::take(&mut self.retired)
     }
 
     /// Returns the leading blocks of a sequence that are active, by target.
-    pub(super) fn known(&self, blocks: &SequenceBlocks) -> KnownBlocks {
+    pub(crate) fn known(&self, blocks: &SequenceBlocks) -> KnownBlocks {
         let mut known = KnownBlocks::default();
         let Some(chain) = blocks.chain.as_ref() else {
             return known;
@@ -145,6 +145,28 @@ impl ActiveBlocks {
             last = Some(id);
         }
         known
+    }
+
+    /// Returns the nodes of which a sequence has every block, from its beginning on. Sequences that
+    /// end at one of them are beginnings of it.
+    pub(crate) fn path(&self, blocks: &SequenceBlocks) -> Vec<NodeId> {
+        let mut path = Vec::new();
+        let Some(chain) = blocks.chain.as_ref() else {
+            return path;
+        };
+        let (mut last, mut at) = (None, 0);
+        while at < chain.len()
+            && let Some(id) = self.next(last, blocks.fingerprint, chain[at])
+        {
+            let node = self.node(id);
+            at = node.shared_with(chain);
+            if at < node.end {
+                break;
+            }
+            path.push(id);
+            last = Some(id);
+        }
+        path
     }
 
     fn node(&self, id: NodeId) -> &SequenceNode {

@@ -159,6 +159,18 @@ impl Ledger {
         Some(reservation.target)
     }
 
+    /// Records that the engine did not receive the prompt of a peer's reservation.
+    pub(crate) fn discard_of_peer(&mut self, peer: PeerId, id: ReservationId) {
+        let known = self
+            .peers
+            .0
+            .get(&peer)
+            .and_then(|loads| loads.open.get(&id));
+        if let Some(local) = known.and_then(|known| known.local) {
+            self.live.discard(local);
+        }
+    }
+
     /// Frees a peer's reservation; returns its target and its speculation in the index. Unknown and
     /// repeated ids are ignored.
     pub(crate) fn close_of_peer(

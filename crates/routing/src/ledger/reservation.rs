@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::SpeculationId;
 
-use super::{DispatchLoad, active::NodeId};
+use super::{DispatchLoad, active::NodeId, decode_clock::DecodeClock};
 use crate::PromptKnowledge;
 
 /// A first token is a sample of its worker's speed if at most this share of its time went to
@@ -24,6 +24,10 @@ pub(super) struct Reservation {
     pub(super) decoding: bool,
     /// Its first token was reported; a prefill may also have ended by the estimate.
     pub(super) first_token: bool,
+    /// The target's clock at the first token, if the sender of the request saw it.
+    pub(super) decode_start: Option<DecodeClock>,
+    /// Length of its reply, if the time of that is the time of its decode steps.
+    pub(super) output_tokens: Option<u32>,
     /// The blocks that the index expects because of it.
     pub(super) speculation: SpeculationId,
 }

@@ -38,7 +38,7 @@ pub struct Terms {
 
 impl Terms {
     /// Most terms of one policy.
-    pub const MOST: usize = 10;
+    pub const MOST: usize = 13;
 
     /// Creates the terms of a policy: as many values as names, at most [`Terms::MOST`].
     pub(crate) fn new<const N: usize>(names: &'static [&'static str; N], terms: [f64; N]) -> Self {
@@ -103,6 +103,8 @@ pub(crate) struct CandidateCost {
     /// How the policy selected the target if this candidate wins, for policies that distinguish
     /// ways.
     pub(crate) label: Option<&'static str>,
+    /// The blocks that the candidate could read from another one are read.
+    pub(crate) fetches: bool,
 }
 
 /// The label of a request that another policy decided, because the requested one found no key.
@@ -117,6 +119,7 @@ impl CandidateCost {
             predicted_ttft_ms: None,
             terms: Terms::default(),
             label: None,
+            fetches: false,
         }
     }
 }

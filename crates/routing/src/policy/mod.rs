@@ -9,11 +9,13 @@ pub(crate) mod composite;
 mod consistent_hash;
 mod continuum;
 pub(crate) mod cost;
+mod dualmap;
 mod dynamo_cost;
 mod kv_aware;
 mod least_latency;
 mod least_loaded;
 pub(crate) mod lmcache_aware;
+mod lmetric;
 mod load_factor;
 pub(crate) mod name;
 mod power_of_two;
@@ -24,6 +26,7 @@ mod rendezvous_hash;
 mod ring;
 mod round_robin;
 pub(crate) mod rule;
+mod sticky;
 mod warm;
 mod weighted_round_robin;
 
@@ -61,4 +64,10 @@ rule::policies! {
     Composite = 14 in composite;
     /// As `Composite` where enough is cached, else the owner of the prompt's beginning.
     Continuum = 15 in continuum;
+    /// The lowest product of new prefill tokens and batch size.
+    Lmetric = 16 in lmetric;
+    /// One of two targets of the session, by cache and predicted time.
+    Dualmap = 17 in dualmap;
+    /// The least to compute among targets that hold most of the prompt, until they are saturated.
+    Sticky = 18 in sticky;
 }

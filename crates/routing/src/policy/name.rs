@@ -114,6 +114,9 @@ mod tests {
             "lmcache_aware",
             "composite",
             "continuum",
+            "lmetric",
+            "dualmap",
+            "sticky",
         ];
         assert_eq!(reads, expected);
     }

@@ -37,13 +37,14 @@ impl RendezvousHash {
             seed: settings.seed,
         }
     }
+}
 
-    fn random_of(&self, key: u64, contender: &PolicyCandidate<'_>) -> u64 {
-        let candidate = contender.overlap.candidate;
-        let mut bytes = key.to_be_bytes().to_vec();
-        bytes.extend_from_slice(identity(&candidate.name, candidate.target).as_bytes());
-        xxh3_64_with_seed(&bytes, self.seed)
-    }
+/// Returns the hash of a key and a target.
+pub(super) fn hash_of(seed: u64, key: u64, contender: &PolicyCandidate<'_>) -> u64 {
+    let candidate = contender.overlap.candidate;
+    let mut bytes = key.to_be_bytes().to_vec();
+    bytes.extend_from_slice(identity(&candidate.name, candidate.target).as_bytes());
+    xxh3_64_with_seed(&bytes, seed)
 }
 
 impl PolicyRule for RendezvousHash {
@@ -59,7 +60,7 @@ impl PolicyRule for RendezvousHash {
             .iter()
             .enumerate()
             .map(|(i, contender)| {
-                let random = self.random_of(key, contender);
+                let random = hash_of(self.seed, key, contender);
                 (
                     -(-unit(random)).ln_1p() / contender.overlap.candidate.share(),
                     random,

@@ -312,6 +312,7 @@ mod tests {
             health: "ready",
             lmcache: LmcacheFacts::default(),
             usage: None,
+            fetches: false,
         }
     }
 
@@ -328,8 +329,9 @@ mod tests {
         let settings = RoutingSettings::default();
         let index = KvIndex::new(IndexSettings::default());
         let survey = crate::survey::survey(&index, Moment::START, &job);
-        let input =
-            RouterState::new(&settings).policy_input(Moment::START, &job, &settings, survey);
+        let mut state = RouterState::new(&settings);
+        let place = state.queue.place_of_new(&job.tenant());
+        let input = state.policy_input(Moment::START, (&job, place), &settings, survey);
         let contenders = &input.candidates;
         let owner = rings
             .around(contenders)

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     Affinity, MediumWeights, PrefixHolder, Rates, RoutingSettings, TargetLoad,
+    fetch::FetchOption,
     survey::{CandidateOverlap, NamespacePrompt},
 };
 
@@ -182,6 +183,8 @@ pub(crate) struct PolicyInput<'a> {
 pub(crate) struct PolicyCandidate<'a> {
     pub(crate) overlap: CandidateOverlap<'a>,
     pub(crate) state: CandidateState,
+    /// The blocks that it could read from another candidate, and after the choice those that it reads.
+    pub(crate) fetch: Option<FetchOption>,
 }
 
 impl PolicyCandidate<'_> {
@@ -210,6 +213,14 @@ impl PolicyCandidate<'_> {
             .rates
             .prefill_ms(f64::from(cached), f64::from(uncached))
     }
+
+    /// Takes the offered read, or drops the offer.
+    pub(crate) fn settle_fetch(&mut self, is_taken: bool) {
+        self.fetch = self.fetch.filter(|_| is_taken);
+        if let Some(fetch) = &self.fetch {
+            self.overlap.fetch(fetch.tokens);
+        }
+    }
 }
 
 /// The state of a candidate from the ledger and the learned rates.
@@ -220,6 +231,9 @@ pub(crate) struct CandidateState {
     pub(crate) backlog_ms: f64,
     /// Recent mean of the backlog in milliseconds.
     pub(crate) mean_backlog_ms: f64,
+    /// Milliseconds to compute the prompts that wait in the router's queue, would go there and are
+    /// before this one.
+    pub(crate) waiting_ms: f64,
     /// Context tokens of its generating sequences.
     pub(crate) decode_tokens: u64,
     /// Prefill time recently given to it, in milliseconds.

@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -35,6 +36,11 @@ pub(super) struct CandidateQueues {
     looks: BTreeSet<Look>,
     /// When the first request of each queue is due.
     due: BTreeSet<(Moment, QueueId)>,
+    /// The queues with requests that wait for room, and the number of these.
+    room: BTreeSet<QueueId>,
+    room_requests: usize,
+    /// The same queues by their targets.
+    room_by_target: HashMap<Target, BTreeSet<QueueId>, FixedState>,
     /// Number of queues so far.
     ids: u64,
     /// Number of requests bound so far.
@@ -60,6 +66,29 @@ impl CandidateQueues {
     pub(super) fn with(&self, target: Target) -> impl Iterator<Item = &CandidateQueue> {
         let ids = self.by_target.get(&target).into_iter().flatten();
         ids.filter_map(|id| self.queues.get(id))
+    }
+
+    /// Returns the queues with requests that wait for room, those after `after` first, and then all
+    /// others, in their order.
+    pub(super) fn with_room_waiters(&self, after: QueueId) -> impl Iterator<Item = QueueId> + '_ {
+        let later = self.room.range((Bound::Excluded(after), Bound::Unbounded));
+        later.chain(self.room.range(..=after)).copied()
+    }
+
+    /// Returns queues with requests that wait for room and may go to `target`: those that were made
+    /// first, at most [`MOST_CONTENDING`], as the router's lock is held.
+    pub(super) fn with_room_waiters_for(
+        &self,
+        target: Target,
+    ) -> impl Iterator<Item = (QueueId, &CandidateQueue)> {
+        let ids = self.room_by_target.get(&target).into_iter().flatten();
+        ids.take(MOST_CONTENDING)
+            .filter_map(|id| Some((*id, self.queues.get(id)?)))
+    }
+
+    /// Returns the number of requests that wait for room.
+    pub(super) fn waiting_for_room(&self) -> usize {
+        self.room_requests
     }
 
     /// Returns the queues with an overdue request, the first due first.
@@ -131,11 +160,9 @@ impl CandidateQueues {
         }
         self.queues
             .insert(id, CandidateQueue::new(Arc::clone(targets), self.bound));
-        self.change(id, |queue| {
-            queue.end_pass(now, &availability);
-            if let Some(then) = offers_all {
-                queue.open_all(then);
-            }
+        self.change(id, |queue| match offers_all {
+            Some(then) => queue.open_all(then),
+            None => queue.open_with_time(now, &availability),
         });
         id
     }
@@ -149,9 +176,30 @@ impl CandidateQueues {
         let Some(queue) = self.queues.get_mut(&id) else {
             return T::default();
         };
-        let before = (look_of(id, queue), due_of(id, queue));
+        let (before, room_before) = ((look_of(id, queue), due_of(id, queue)), queue.room().len());
         let result = act(queue);
-        let after = (look_of(id, queue), due_of(id, queue));
+        let (after, room_after) = ((look_of(id, queue), due_of(id, queue)), queue.room().len());
+        self.room_requests = self.room_requests + room_after - room_before;
+        match (room_before, room_after) {
+            (0, 1..) => {
+                self.room.insert(id);
+                for target in queue.targets.iter() {
+                    self.room_by_target.entry(*target).or_default().insert(id);
+                }
+            }
+            (1.., 0) => {
+                self.room.remove(&id);
+                for target in queue.targets.iter() {
+                    if let Some(ids) = self.room_by_target.get_mut(target) {
+                        ids.remove(&id);
+                        if ids.is_empty() {
+                            self.room_by_target.remove(target);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
         replace(&mut self.looks, before.0, after.0);
         replace(&mut self.due, before.1, after.1);
         result

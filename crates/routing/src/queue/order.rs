@@ -3,9 +3,13 @@
 //! The age of a request counts by the time of its arrival and not by the time waited, so a key
 //! does not change with time: a queue can be an ordered structure with this key. What changes it is
 //! an event: a request of its tenant is bound or ends (`tenant_order` moves the tenant's requests
-//! together), or its estimate is refreshed.
+//! together), its estimate is refreshed, or the last moment passes at which it could begin and still
+//! meet its target.
 
-use std::cmp::{Ordering, Reverse};
+use std::{
+    cmp::{Ordering, Reverse},
+    time::Duration,
+};
 
 use kv_blocks::Moment;
 
@@ -22,7 +26,35 @@ pub(crate) struct OrderTerms {
     pub(crate) until: Moment,
     /// Estimated time to compute the uncached tokens.
     pub(crate) uncached_ms: f64,
+    /// Its target for the time to first token, if it has one.
+    pub(crate) target: Option<TargetTerms>,
 }
+
+/// A target for the time to first token, as a term of the order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TargetTerms {
+    /// When the request arrived at the router.
+    pub(crate) arrived: Moment,
+    /// When its first token is due.
+    pub(crate) due: Moment,
+    /// Time from its beginning on a target to its first token.
+    pub(crate) needs: TtftNeeds,
+    /// The request has used up its wait: it lets nobody go first for being too late.
+    pub(crate) is_lapsed: bool,
+}
+
+/// Predicted time from the beginning of a request on a target to its first token, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct TtftNeeds {
+    /// Enough for half of such requests: whether one can meet its target still.
+    pub(crate) likely_ms: f64,
+    /// Enough for nine in ten: how much slack one has.
+    pub(crate) cautious_ms: f64,
+}
+
+/// The slack of a request without a target when it arrives. One with a target counts as having
+/// arrived earlier by what its own slack is shorter.
+const SLACK_WITHOUT_TARGET: Duration = Duration::from_secs(30);
 
 /// A rank in the order: the lesser is bound first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,17 +62,43 @@ pub(crate) enum OrderKey {
     /// Without slack: ordered by the due time, whatever the priority and length.
     Overdue(Moment),
     /// With slack: by priority band, then by the work that the tenant has received, over its
-    /// weight, then by length less a share of the time waited.
-    Waiting(Reverse<i32>, Milliseconds, Milliseconds),
+    /// weight, then by whether its target can still be met, then by length less a share of the time
+    /// waited.
+    Waiting(Reverse<i32>, Milliseconds, bool, Milliseconds),
 }
 
 /// The part of a rank that is the request's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestRank {
     pub(crate) band: Reverse<i32>,
+    /// It cannot meet its target any more: the others of its tenant, who can or have none, go first.
+    pub(crate) is_late: bool,
     /// Its length, and where it starts in the work of its tenant's programs, less a share of the time
     /// waited.
     pub(crate) length: Milliseconds,
+}
+
+impl TtftNeeds {
+    /// Returns the needs by a prediction whose errors are not known.
+    pub(crate) fn exactly(ms: f64) -> Self {
+        Self {
+            likely_ms: ms,
+            cautious_ms: ms,
+        }
+    }
+}
+
+impl TargetTerms {
+    /// Returns the last moment at which the request can begin and is likely to meet its target.
+    pub(crate) fn start_by(&self) -> Moment {
+        self.before_due(self.needs.likely_ms)
+    }
+
+    /// Returns the moment so long before the first token is due.
+    fn before_due(&self, ms: f64) -> Moment {
+        let needs = Duration::try_from_secs_f64(ms / 1e3);
+        self.due - needs.unwrap_or(Duration::MAX)
+    }
 }
 
 impl OrderTerms {
@@ -50,8 +108,12 @@ impl OrderTerms {
         if self.is_overdue(now) {
             return OrderKey::Overdue(self.until);
         }
-        let RequestRank { band, length } = self.rank(ageing);
-        OrderKey::Waiting(band, Milliseconds(tenant_virtual_ms), length)
+        let RequestRank {
+            band,
+            is_late,
+            length,
+        } = self.rank(now, ageing);
+        OrderKey::Waiting(band, Milliseconds(tenant_virtual_ms), is_late, length)
     }
 
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
@@ -59,12 +121,30 @@ impl OrderTerms {
     }
 
     /// Returns the part of the rank that is its own while there is slack.
-    pub(crate) fn rank(&self, ageing: f64) -> RequestRank {
+    pub(crate) fn rank(&self, now: Moment, ageing: f64) -> RequestRank {
         let length_ms = self.uncached_ms + self.program_start_ms;
+        let earlier_ms = ageing * self.urgency().as_secs_f64() * 1e3;
         RequestRank {
             band: Reverse(self.priority),
-            length: Milliseconds(aged_ms(self.since, length_ms, ageing)),
+            is_late: self.start_by().is_some_and(|last| last < now),
+            length: Milliseconds(aged_ms(self.since, length_ms, ageing) - earlier_ms),
         }
+    }
+
+    /// Returns the last moment at which the request can begin and is likely to meet its target, if it
+    /// has one that still counts.
+    pub(crate) fn start_by(&self) -> Option<Moment> {
+        let target = self.target.filter(|target| !target.is_lapsed);
+        target.map(|target| target.start_by())
+    }
+
+    /// Returns by how much its slack at its arrival is shorter than that of a request without a
+    /// target.
+    fn urgency(&self) -> Duration {
+        self.target.map_or(Duration::ZERO, |target| {
+            let last = target.before_due(target.needs.cautious_ms);
+            SLACK_WITHOUT_TARGET.saturating_sub(last.since(self.since))
+        })
     }
 }
 
@@ -78,17 +158,35 @@ fn aged_ms(since: Moment, uncached_ms: f64, ageing: f64) -> f64 {
 /// default ageing.
 const PRIORITY_MS: f64 = 1e9;
 
-/// Returns the order among requests with slack as one number, which an engine compares with those
-/// of all its requests.
-pub(crate) fn engine_priority(priority: i32, since: Moment, ageing: f64, uncached_ms: f64) -> i64 {
-    let ms = aged_ms(since, uncached_ms, ageing) - PRIORITY_MS * f64::from(priority);
-    // A float cast saturates at the ends of the range.
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "milliseconds are exact enough"
-    )]
-    let number = ms as i64;
-    number
+/// The order among requests with slack, without the shares of tenants and latency targets, as one
+/// number, which an engine compares with those of all its requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EnginePriority {
+    /// The number of a router whose time line begins in 1970.
+    ms: f64,
+    ageing: f64,
+}
+
+impl EnginePriority {
+    pub(crate) fn new(priority: i32, since: Moment, ageing: f64, uncached_ms: f64) -> Self {
+        Self {
+            ms: aged_ms(since, uncached_ms, ageing) - PRIORITY_MS * f64::from(priority),
+            ageing,
+        }
+    }
+
+    /// Returns the number of a router that started this long after 1970: routers in front of one
+    /// engine count from the same time, whenever they started. The lowest number goes first.
+    pub fn number(&self, started: Duration) -> i64 {
+        let ms = self.ms + self.ageing * started.as_secs_f64() * 1e3;
+        // A float cast saturates at the ends of the range.
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "milliseconds are exact enough"
+        )]
+        let number = ms as i64;
+        number
+    }
 }
 
 /// A number of milliseconds with a total order.
@@ -117,8 +215,6 @@ impl Ord for Milliseconds {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -131,8 +227,9 @@ mod tests {
 
     #[test]
     fn the_engine_priority_has_the_order_of_the_queue() {
-        let rank_of =
-            |priority, at_s, uncached_ms| engine_priority(priority, at(at_s), AGEING, uncached_ms);
+        let rank_of = |priority, at_s, uncached_ms| {
+            EnginePriority::new(priority, at(at_s), AGEING, uncached_ms).number(Duration::ZERO)
+        };
         assert!(
             rank_of(0, 10, 20.0) < rank_of(0, 10, 300.0),
             "the shorter first"
@@ -150,25 +247,142 @@ mod tests {
         assert!(rank_of(-1, 0, 0.0) > rank_of(0, 1_000_000, 1e6));
     }
 
+    #[test]
+    fn routers_that_started_at_different_times_give_one_order() {
+        // 2026, and two days later.
+        let (long_ago, just_now) = (1_767_225_600, 1_767_398_400);
+        let number = |started_s: u64, at_unix_s: u64, priority: i32, uncached_ms: f64| {
+            let since = at(at_unix_s - started_s);
+            EnginePriority::new(priority, since, AGEING, uncached_ms)
+                .number(Duration::from_secs(started_s))
+        };
+        let arrival = just_now + 60;
+        for priority in [-100, 0, 100] {
+            assert_eq!(
+                number(long_ago, arrival, priority, 20.5),
+                number(just_now, arrival, priority, 20.5)
+            );
+        }
+        // Each second waited makes up for 200 ms.
+        assert!(number(long_ago, arrival, 0, 300.0) < number(just_now, arrival + 2, 0, 20.0));
+        assert!(number(just_now, arrival, 0, 300.0) < number(long_ago, arrival + 2, 0, 20.0));
+        assert!(number(long_ago, arrival + 1, 0, 20.0) < number(just_now, arrival, 0, 300.0));
+        assert!(number(just_now, arrival + 1, 1, 300.0) < number(long_ago, arrival, 0, 20.0));
+    }
+
+    /// A target of so many seconds after an arrival, for a request that needs so long.
+    fn target(since: u64, ttft: u64, needs_ms: f64) -> Option<TargetTerms> {
+        Some(TargetTerms {
+            arrived: at(since),
+            due: at(since + ttft),
+            needs: TtftNeeds::exactly(needs_ms),
+            is_lapsed: false,
+        })
+    }
+
     /// A request, and the virtual time of its tenant.
     fn terms() -> impl Strategy<Value = (OrderTerms, f64)> {
-        (
-            -2i32..3,
-            0.0f64..3.0,
-            0u64..100,
-            0u64..100,
-            prop_oneof![0.0f64..1e6, Just(f64::NAN), Just(f64::INFINITY)],
-        )
-            .prop_map(|(priority, tenant_virtual_ms, since, wait, uncached_ms)| {
+        let ms = || prop_oneof![0.0f64..1e6, Just(f64::NAN), Just(f64::INFINITY)];
+        let ttft = prop::option::of((0u64..100, ms()));
+        (-2i32..3, 0.0f64..3.0, 0u64..100, 0u64..100, ms(), ttft).prop_map(
+            |(priority, tenant_virtual_ms, since, wait, uncached_ms, ttft)| {
                 let terms = OrderTerms {
                     priority,
                     program_start_ms: 0.0,
                     since: at(since),
                     until: at(since + wait),
                     uncached_ms,
+                    target: ttft.and_then(|(ttft, needs_ms)| target(since, ttft, needs_ms)),
                 };
                 (terms, tenant_virtual_ms.floor())
-            })
+            },
+        )
+    }
+
+    /// A request that arrived after so many seconds and has no target.
+    fn plain(since: u64, uncached_ms: f64) -> OrderTerms {
+        OrderTerms {
+            priority: 0,
+            program_start_ms: 0.0,
+            since: at(since),
+            until: at(since + 30),
+            uncached_ms,
+            target: None,
+        }
+    }
+
+    /// The same with a target of so many seconds.
+    fn aimed(since: u64, uncached_ms: f64, ttft: u64) -> OrderTerms {
+        OrderTerms {
+            target: target(since, ttft, uncached_ms),
+            ..plain(since, uncached_ms)
+        }
+    }
+
+    #[test]
+    fn the_request_with_less_slack_goes_first_by_as_much_as_waiting_would_count() {
+        let key = |terms: OrderTerms| terms.key(at(10), AGEING, 0.0);
+        assert!(key(aimed(10, 100.0, 1)) < key(aimed(10, 100.0, 9)));
+        assert!(key(aimed(10, 100.0, 9)) < key(plain(10, 100.0)));
+        // 8 s less slack are worth 1.6 s of prefill, as 8 s of waiting would be.
+        assert!(key(aimed(10, 600.0, 1)) < key(aimed(10, 100.0, 9)));
+        assert!(key(aimed(10, 900.0, 11)) > key(aimed(10, 100.0, 13)));
+        // A target that leaves more slack than a request without one has changes nothing.
+        assert_eq!(key(aimed(10, 100.0, 60)), key(plain(10, 100.0)));
+    }
+
+    #[test]
+    fn a_request_that_cannot_meet_its_target_any_more_waits_behind_those_that_can() {
+        let late = aimed(10, 100.0, 2);
+        let feasible = aimed(11, 5000.0, 20);
+        let before = at(11);
+        let after = at(12);
+        assert!(late.key(before, AGEING, 0.0) < feasible.key(before, AGEING, 0.0));
+        assert!(late.key(after, AGEING, 0.0) > feasible.key(after, AGEING, 0.0));
+        assert!(late.key(after, AGEING, 0.0) > plain(11, 5000.0).key(after, AGEING, 0.0));
+        // At the end of its wait it goes first.
+        assert!(late.key(at(40), AGEING, 0.0) < feasible.key(at(40), AGEING, 0.0));
+    }
+
+    #[test]
+    fn a_request_that_has_used_up_its_wait_lets_nobody_go_first_any_more() {
+        let mut lapsed = aimed(10, 100.0, 2);
+        assert!(lapsed.rank(at(50), AGEING).is_late);
+        if let Some(target) = &mut lapsed.target {
+            target.is_lapsed = true;
+        }
+        assert_eq!(lapsed.start_by(), None);
+        let in_time = aimed(10, 100.0, 2).rank(at(10), AGEING);
+        assert_eq!(lapsed.rank(at(50), AGEING), in_time);
+    }
+
+    #[test]
+    fn slack_has_the_margin_of_predictions_and_lateness_has_not() {
+        let mut wide = aimed(10, 1000.0, 5);
+        if let Some(target) = &mut wide.target {
+            target.needs.cautious_ms = 3000.0;
+        }
+        let narrow = aimed(10, 1000.0, 5);
+        assert!(wide.key(at(11), AGEING, 0.0) < narrow.key(at(11), AGEING, 0.0));
+        // Both can begin until 14 s.
+        for (now, is_late) in [(13, false), (14, false), (15, true)] {
+            for terms in [wide, narrow] {
+                assert_eq!(terms.rank(at(now), AGEING).is_late, is_late, "{now}");
+            }
+        }
+    }
+
+    #[test]
+    fn neither_a_target_nor_its_loss_comes_before_the_band_or_the_tenant() {
+        let late = aimed(10, 100.0, 1);
+        let key = |terms: OrderTerms, virtual_ms| terms.key(at(15), AGEING, virtual_ms);
+        let urgent = aimed(15, 100.0, 1);
+        assert!(key(late, 1.0) < key(urgent, 2.0));
+        let above = OrderTerms {
+            priority: 1,
+            ..late
+        };
+        assert!(key(above, 9.0) < key(urgent, 2.0));
     }
 
     #[test]
@@ -180,6 +394,7 @@ mod tests {
                 since: at(1),
                 until: at(9),
                 uncached_ms,
+                target: None,
             };
             terms.key(at(2), AGEING, tenant_virtual_ms)
         };
@@ -200,7 +415,11 @@ mod tests {
                 prop_assert_eq!(a.cmp(&b), b.cmp(&a).reverse());
                 prop_assert!(!(a <= b && b <= c) || a <= c);
             }
-            let slack = |(terms, _): &(OrderTerms, f64)| at(early.max(late)) < terms.until;
+            let (first, last) = (at(early.min(late)), at(early.max(late)));
+            // Its due time has not come, and whether it can meet its target has not changed.
+            let slack = |(terms, _): &(OrderTerms, f64)| {
+                last < terms.until && terms.start_by().is_none_or(|by| by < first || last <= by)
+            };
             if slack(&one) && slack(&two) {
                 prop_assert_eq!(key(&one, early).cmp(&key(&two, early)), key(&one, late).cmp(&key(&two, late)));
             }

@@ -5,21 +5,37 @@ use std::sync::Arc;
 
 use kv_blocks::Moment;
 
-use super::{QueueId, QueuedJob, TargetAvailability, WaitQueue};
+use super::{QueueId, QueuedJob, TargetAvailability, WaitQueue, candidate_queue::CandidateQueue};
 use crate::Ticket;
 
-/// The limits of one critical section under the router's lock for queued requests; the caller repeats the call if
-/// there is more.
+/// What one call may do for queued requests; the caller repeats the call if there is more. Each step
+/// of a call keeps to what is left of it, and so does each critical section under the router's lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseBudget {
     /// Requests bound.
     pub(crate) releases: usize,
     /// Candidates priced, over all picked requests; one request is priced however many it has.
     pub(crate) priced: usize,
-    /// Queues whose requests are compared.
+    /// Queues whose requests are compared in one step.
     pub(crate) queues: usize,
-    /// Targets that are checked for being open; one queue is checked however many it has.
+    /// Targets that are checked for being open in one step; one queue is checked however many it has.
     pub(crate) checks: usize,
+}
+
+impl ReleaseBudget {
+    /// Returns whether another step may be made.
+    pub(crate) fn has_more(&self) -> bool {
+        self.releases > 0 && self.priced > 0
+    }
+
+    /// Counts a step that priced these requests and bound so many of them.
+    pub(crate) fn spend(&mut self, picks: &[ReleaseCandidate], bound: usize) {
+        let candidates = |pick: &ReleaseCandidate| pick.job.pool.set.candidates.len();
+        let priced: usize = picks.iter().map(candidates).sum();
+        let priced = priced.max(LEAST_OF_STEP);
+        self.priced = self.priced.saturating_sub(priced);
+        self.releases = self.releases.saturating_sub(bound);
+    }
 }
 
 /// About 50 us with 8 to 64 candidates; with more than 120 as long as one request takes.
@@ -30,17 +46,93 @@ pub(crate) const RELEASE_BUDGET: ReleaseBudget = ReleaseBudget {
     checks: 1024,
 };
 
-/// Requests of one queue that are tried for each that may be bound: the next one is often the one
-/// that can.
+/// The least that a step counts in candidates: where requests have few, the rest of a step takes longer
+/// than their costs.
+const LEAST_OF_STEP: usize = 4;
+
+/// Most requests that one step tries of each of several queues: their requests may contend for a
+/// target, so the step compares them.
+///
+/// Of the only queue that is due the first step of a pass tries one: often one target is open, and the
+/// next request takes it. Each further step tries as many as the steps before it, up to this number. It
+/// begins with the tenant that is next and goes on to the others as if each request were bound: those of
+/// one tenant that can use no open target do not keep all others behind them.
 const MOST_IN_ORDER: usize = 4 * RELEASE_BUDGET.releases;
+
+/// Requests of one queue that wait for room and are tried in one step; two are, however little budget is
+/// left.
+const MOST_FOR_ROOM: usize = 4;
+
+/// Requests whose estimates each pass refreshes beside those that it tries. A pass mostly binds one
+/// request, so with 1 each request is estimated again about once while it waits, however many do.
+const STALE_PER_PASS: usize = 1;
+
+/// The step of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReleaseStep {
+    /// It tries some of those that wait for room, which may go before the others.
+    First,
+    /// It tries them only if it ends the pass: what the others leave is lent to them.
+    Later,
+}
+
+/// How far one step continues the pass of a queue.
+#[derive(Clone, Copy, Debug)]
+struct PassStep {
+    of_call: ReleaseStep,
+    /// Requests tried in order.
+    in_order: usize,
+    /// Requests of this queue that the budget allows.
+    share: usize,
+}
 
 /// A request to be priced.
 #[derive(Debug)]
 pub(crate) struct ReleaseCandidate {
     pub(crate) ticket: Ticket,
     pub(crate) job: Arc<QueuedJob>,
-    /// Whether it may be bound; otherwise it is priced only to refresh its estimate.
-    pub(crate) may_go: bool,
+    pub(crate) role: PickRole,
+}
+
+/// Why a request is priced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PickRole {
+    /// It is the next one, or overdue, and may be bound.
+    Next,
+    /// To refresh its estimate only.
+    Estimate,
+    /// It waits for room and may be bound if it has some.
+    Room,
+    /// The same; it is also the first that is let in without room.
+    FirstForRoom,
+}
+
+/// The requests of one queue that are picked.
+#[derive(Debug, Default)]
+struct QueuePicks {
+    next: Vec<Ticket>,
+    stale: Vec<Ticket>,
+    room: Vec<Ticket>,
+}
+
+impl QueuePicks {
+    fn len(&self) -> usize {
+        self.next.len() + self.stale.len() + self.room.len()
+    }
+
+    /// Returns the requests, each with its first role.
+    fn roles(self) -> impl Iterator<Item = (Ticket, PickRole)> {
+        let next = self.next.into_iter();
+        let room = self.room.into_iter().enumerate();
+        let stale = self.stale.into_iter();
+        let of_room = |(position, ticket): (usize, Ticket)| match position {
+            0 => (ticket, PickRole::FirstForRoom),
+            _ => (ticket, PickRole::Room),
+        };
+        next.map(|ticket| (ticket, PickRole::Next))
+            .chain(room.map(of_room))
+            .chain(stale.map(|ticket| (ticket, PickRole::Estimate)))
+    }
 }
 
 /// The requests picked so far.
@@ -58,20 +150,20 @@ impl PickList {
 }
 
 impl WaitQueue {
-    /// Returns the requests to be priced next. Each call makes progress: a returned request leaves
-    /// the queue or is passed over.
+    /// Returns the requests to be priced in the next step. Each step makes progress: a returned request
+    /// leaves the queue or is passed over.
     pub(crate) fn pick(
         &mut self,
         now: Moment,
         availability: TargetAvailability<'_>,
-        budget: ReleaseBudget,
+        (step, budget): (ReleaseStep, ReleaseBudget),
     ) -> Vec<ReleaseCandidate> {
         let mut picks = PickList {
             requests: Vec::new(),
             left: budget.priced,
         };
         self.pick_overdue(now, budget.releases, &mut picks);
-        self.pick_in_order(now, availability, budget, &mut picks);
+        self.pick_in_order(now, availability, (step, budget), &mut picks);
         picks.requests
     }
 
@@ -97,7 +189,7 @@ impl WaitQueue {
             picks.requests.push(ReleaseCandidate {
                 ticket,
                 job: Arc::clone(&request.job),
-                may_go: true,
+                role: PickRole::Next,
             });
         }
     }
@@ -108,15 +200,16 @@ impl WaitQueue {
         &mut self,
         now: Moment,
         availability: TargetAvailability<'_>,
-        budget: ReleaseBudget,
+        (step, budget): (ReleaseStep, ReleaseBudget),
         picks: &mut PickList,
     ) {
         let ids: Vec<QueueId> = self.queues.due_for_pass(now).take(budget.queues).collect();
         let mut checks = budget.checks;
         for (position, id) in ids.iter().enumerate() {
-            let Some(targets) = self.queues.get(*id).map(|queue| queue.targets.len().max(1)) else {
+            let Some(queue) = self.queues.get(*id) else {
                 continue;
             };
+            let (targets, tried) = (queue.targets.len().max(1), queue.tried());
             if !picks.fits(targets) || (position > 0 && checks < targets) {
                 break;
             }
@@ -124,61 +217,87 @@ impl WaitQueue {
             // One third is for estimates that may be old; the rest is shared with the following
             // queues.
             let share = picks.left * 2 / 3 / (ids.len() - position) / targets;
-            let (next, stale) = self.continue_pass(now, *id, availability, share);
-            picks.left = picks
-                .left
-                .saturating_sub((next.len() + stale.len()) * targets);
-            let known: Vec<Ticket> = picks.requests.iter().map(|pick| pick.ticket).collect();
-            for (ticket, may_go) in next
-                .iter()
-                .map(|next| (next, true))
-                .chain(stale.iter().map(|stale| (stale, false)))
-            {
+            let pass_step = PassStep {
+                of_call: step,
+                in_order: if ids.len() == 1 {
+                    share.min(tried.clamp(1, MOST_IN_ORDER))
+                } else {
+                    share.min(MOST_IN_ORDER)
+                },
+                share,
+            };
+            let picked = self.continue_pass(now, *id, availability, pass_step);
+            picks.left = picks.left.saturating_sub(picked.len() * targets);
+            let mut known: Vec<Ticket> = picks.requests.iter().map(|pick| pick.ticket).collect();
+            for (ticket, role) in picked.roles() {
                 if let Some(request) = self
                     .requests
-                    .get(ticket)
-                    .filter(|_| !known.contains(ticket))
+                    .get(&ticket)
+                    .filter(|_| !known.contains(&ticket))
                 {
+                    known.push(ticket);
                     picks.requests.push(ReleaseCandidate {
-                        ticket: *ticket,
+                        ticket,
                         job: Arc::clone(&request.job),
-                        may_go,
+                        role,
                     });
                 }
             }
         }
     }
 
-    /// Continues the pass of a queue by `share` requests; returns the next ones, and those of half
-    /// as many whose estimates are old.
+    /// Continues the pass of a queue; returns the next requests in order, at its beginning some whose
+    /// estimates are old, and of those that wait for room the first ones.
     fn continue_pass(
         &mut self,
         now: Moment,
         id: QueueId,
         availability: TargetAvailability<'_>,
-        share: usize,
-    ) -> (Vec<Ticket>, Vec<Ticket>) {
-        let (next, stale) = self.queues.change(id, |queue| {
+        step: PassStep,
+    ) -> QueuePicks {
+        self.demote_late(now, id);
+        let passed = self.queues.change(id, |queue| {
             if !queue.start_or_resume_pass(now, &availability) {
-                return (Vec::new(), Vec::new());
+                return None;
             }
-            let next = queue.take_next(share.min(MOST_IN_ORDER));
-            let stale = if queue.len() > next.len() {
-                queue.take_stale(share / 2)
+            let begins = queue.tried() == 0;
+            let next = queue.take_next(step.in_order);
+            let most = most_stale(queue, step.share);
+            let stale = if begins && queue.len() > next.len() {
+                queue.take_stale(most)
             } else {
                 Vec::new()
             };
-            if queue.is_pass_finished() {
+            let is_finished = queue.is_pass_finished();
+            if is_finished {
                 queue.end_pass(now, &availability);
             } else {
                 queue.resume_pass(now);
             }
-            (next, stale)
+            Some((next, stale, is_finished))
         });
+        let Some((next, stale, is_finished)) = passed else {
+            return QueuePicks::default();
+        };
         let stale = stale
             .into_iter()
             .filter(|ticket| !next.contains(ticket))
             .collect();
-        (next, stale)
+        let tries_room = is_finished || step.of_call == ReleaseStep::First;
+        let queue = self.queues.get_mut(id).filter(|_| tries_room);
+        let room = queue.map_or_else(Vec::new, |queue| {
+            queue.take_for_room(step.share.min(MOST_FOR_ROOM))
+        });
+        QueuePicks { next, stale, room }
+    }
+}
+
+/// Returns how many estimates a pass refreshes, where the budget allows `share` requests. Those that
+/// wait for room are found by it: each may fit where those before it do not.
+fn most_stale(queue: &CandidateQueue, share: usize) -> usize {
+    if queue.room().len() > 0 {
+        STALE_PER_PASS.max(share / 2)
+    } else {
+        STALE_PER_PASS
     }
 }

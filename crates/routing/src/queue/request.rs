@@ -2,9 +2,9 @@
 
 use std::{mem::size_of, sync::Arc};
 
-use kv_blocks::PromptBlocks;
+use kv_blocks::{Moment, PromptBlocks};
 
-use super::{CandidateSet, OrderTerms, QueuedShare, RequestRank};
+use super::{CandidateSet, ExpectedTarget, OrderTerms, QueuedShare, RequestRank, RoomTerms};
 use crate::{
     Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, JobTenant, NoStopwatch, Overrides, Pin,
     Policy, PrefillPool, PrefixHolder, PromptKnowledge, ReservationId, SessionKeys, TargetPool,
@@ -19,7 +19,7 @@ const SESSION_BYTES: usize = 1024;
 const TOKEN_BYTES: u64 = 5;
 
 /// A queue's number, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct QueueId(pub(super) u64);
 
 /// A queued request.
@@ -34,6 +34,14 @@ pub(crate) struct QueuedRequest {
     pub(crate) job: Arc<QueuedJob>,
     /// Whether a target's backlog delays it.
     pub(crate) minds_backlog: bool,
+    /// Whether it waits for room.
+    pub(crate) waits_for_room: bool,
+    /// What it lacked when it was last tried without room; `None`: it never was.
+    pub(crate) room: Option<Box<RoomTerms>>,
+    /// Latest time at which it is bound once it waits for room.
+    pub(crate) room_until: Moment,
+    /// The target that it would get by its latest estimate; `None`: it has none, or waits for room.
+    pub(crate) expected: Option<ExpectedTarget>,
 }
 
 /// A job without a caller.
@@ -168,6 +176,7 @@ impl QueuedJob {
             overrides: self.overrides,
             busy_threshold: self.busy_threshold,
             wait_budget: None,
+            time_left: None,
             tenant: self.tenant.as_ref().map(|tenant| JobTenant {
                 name: &tenant.name,
                 weight: tenant.weight,

@@ -28,7 +28,7 @@ settings::section! {
         /// prompt goes first.
         ageing: f64 = "0.05" in float(0.0, 100.0), live, simulated;
         /// Send a request's place by its length and age to vLLM workers, as `priority` in each request:
-        /// the queue's order without the shares of tenants. They must run with `--scheduling-policy priority`, or they refuse such requests.
+        /// the queue's order without the shares of tenants and latency targets. They must run with `--scheduling-policy priority`, or they refuse such requests.
         engine_priority: bool = "false", live, simulated;
     }
 }
@@ -78,6 +78,21 @@ pub enum WaitReason {
     /// It waits for a target below the busy threshold ([`crate::Job::busy_threshold`]). Such a
     /// request is not bound when its time is over: its caller cancels it.
     Busy,
+    /// It is cold and waits for room in a cache (`routing.admission`). It is bound at the end of a
+    /// longer limit.
+    Room,
     /// It waits for any target. It is not bound when its time is over either.
     NoWorker,
+}
+
+impl WaitReason {
+    /// Returns the name, as receipts show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Backlog => "backlog",
+            Self::Busy => "busy",
+            Self::Room => "room",
+            Self::NoWorker => "no_worker",
+        }
+    }
 }

@@ -31,7 +31,7 @@ use std::{
 
 use foldhash::fast::FixedState;
 
-use super::{QueueId, QueueLimit, RequestWork};
+use super::{QueueId, QueueLimit, RequestWork, capacity::CountedRequests};
 use crate::{JobTenant, ReservationId};
 
 /// Most work, in milliseconds at weight 1, by which a tenant that comes back is behind the others for
@@ -86,6 +86,8 @@ struct TenantShare {
     /// Its offset there, or to the virtual time of all.
     offset_ms: f64,
     queued: usize,
+    /// Those of the queued requests that wait for room.
+    queued_for_room: usize,
     /// Where it has requests that wait for targets.
     queues: BTreeMap<QueueBand, WaitingRequests>,
     in_flight: usize,
@@ -146,14 +148,35 @@ impl TenantShares {
         slot.map_or(0, |slot| self.share(*slot).queued)
     }
 
-    /// Returns whether the tenant may have one more request in the queue.
-    pub(super) fn has_capacity(&self, tenant: &JobTenant<'_>) -> Result<(), QueueLimit> {
-        let is_full = |most| self.queued(tenant.name) >= most;
+    /// Returns the slot of a tenant, if it has one.
+    pub(super) fn slot_of(&self, tenant: &JobTenant<'_>) -> Option<TenantSlot> {
+        self.slots.get(&**tenant.name).copied()
+    }
+
+    /// Returns whether the tenant may have one more such request in the queue.
+    pub(super) fn has_capacity(
+        &self,
+        tenant: &JobTenant<'_>,
+        counted: CountedRequests,
+    ) -> Result<(), QueueLimit> {
+        let slot = self.slots.get(&**tenant.name);
+        let queued = slot.map_or(0, |slot| self.share(*slot).count(counted));
+        let is_full = |most: usize| queued as u64 >= counted.part_of(most as u64);
         if tenant.most_queued.is_some_and(is_full) {
             Err(QueueLimit::Tenant)
         } else {
             Ok(())
         }
+    }
+
+    /// Counts a queued request of a tenant that begins to wait for room, or no longer does.
+    pub(super) fn count_room(&mut self, tenant: TenantSlot, waits: bool) {
+        let share = self.share_mut(tenant);
+        share.queued_for_room = if waits {
+            share.queued_for_room + 1
+        } else {
+            share.queued_for_room.saturating_sub(1)
+        };
     }
 
     /// Returns whether a tenant that has no queued request has received no more than those that wait,
@@ -179,6 +202,29 @@ impl TenantShares {
     /// Returns the virtual time of a request's tenant where the request waits.
     pub(super) fn virtual_ms(&self, queued: QueuedShare) -> f64 {
         self.share(queued.tenant).received_ms + queued.offset_ms
+    }
+
+    /// Returns the slot of a tenant, if it has one, and its virtual time in a queue if one more of its
+    /// requests enters it now.
+    pub(super) fn start_in(
+        &self,
+        tenant: &JobTenant<'_>,
+        queue: QueueBand,
+        least: LeastVirtual<'_>,
+    ) -> (Option<TenantSlot>, f64) {
+        let others_ms = self.others_ms(Some(queue), least);
+        let Some(slot) = self.slot_of(tenant) else {
+            return (None, others_ms);
+        };
+        let share = self.share(slot);
+        let start_ms = match share.queues.get(&queue) {
+            Some(waiting) => share.received_ms + waiting.offset_ms,
+            None => {
+                let longest_ms = LONGEST_LEAD_MS / tenant.sane_weight();
+                others_ms + self.lead_ms(slot, least).min(longest_ms)
+            }
+        };
+        (Some(slot), start_ms)
     }
 
     /// Counts a request that is about to enter the queue. [`Self::enter`] follows.
@@ -386,6 +432,7 @@ impl TenantShares {
             waited_in: None,
             offset_ms: 0.0,
             queued: 0,
+            queued_for_room: 0,
             queues: BTreeMap::new(),
             in_flight: 0,
             programs: HashMap::default(),
@@ -453,6 +500,13 @@ pub(crate) enum QueueEnd {
 }
 
 impl TenantShare {
+    fn count(&self, counted: CountedRequests) -> usize {
+        match counted {
+            CountedRequests::All => self.queued,
+            CountedRequests::ForRoom => self.queued_for_room,
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.queued == 0 && self.in_flight == 0
     }

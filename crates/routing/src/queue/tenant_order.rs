@@ -31,8 +31,8 @@ use crate::Ticket;
 pub(super) type GroupId = (TenantSlot, Reverse<i32>);
 /// The rank of a group.
 type GroupRank = (Reverse<i32>, Milliseconds, TenantSlot);
-/// The rank of a request in its group.
-type Position = (Milliseconds, Ticket);
+/// The rank of a request in its group: those that cannot meet their targets any more are last.
+type Position = (bool, Milliseconds, Ticket);
 
 /// The requests of a queue in their order, and how far the pass has come.
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ impl TenantPosition {
     }
 
     fn in_group(&self) -> Position {
-        (self.rank.length, self.ticket)
+        (self.rank.is_late, self.rank.length, self.ticket)
     }
 }
 
@@ -182,6 +182,19 @@ impl TenantOrder {
             .map(|least| least.0)
     }
 
+    /// Returns the requests of a tenant that are before a new one with this rank, in order.
+    pub(super) fn before(
+        &self,
+        tenant: TenantSlot,
+        rank: RequestRank,
+    ) -> impl Iterator<Item = Ticket> + '_ {
+        let end = (rank.is_late, rank.length, Ticket(u64::MAX));
+        let group = self.groups.get(&(tenant, rank.band)).into_iter();
+        group
+            .flat_map(move |group| group.requests.range(..end))
+            .map(|(position, _)| position.2)
+    }
+
     /// Returns the tenant of all requests with their priority; `None`: they are of several.
     pub(super) fn only_group(&self) -> Option<GroupId> {
         let mut ids = self.groups.keys().copied();
@@ -245,7 +258,7 @@ impl TenantOrder {
                     next = Next::From(*position);
                     break;
                 }
-                taken.push(position.1);
+                taken.push(position.2);
                 reached = Milliseconds(reached.0 + virtual_ms);
             }
             if group.next == Next::First {
@@ -283,11 +296,17 @@ mod tests {
     /// A request: tenant, band, length, and what it adds to its tenant's virtual time.
     type Request = (u32, i32, u32, u32);
 
+    /// One in five is too late for its target.
+    fn is_late(length: u32) -> bool {
+        length.is_multiple_of(5)
+    }
+
     fn position(number: usize, (tenant, band, length, _): Request) -> TenantPosition {
         TenantPosition {
             tenant: TenantSlot::numbered(tenant),
             rank: RequestRank {
                 band: Reverse(band),
+                is_late: is_late(length),
                 length: Milliseconds(f64::from(length)),
             },
             ticket: Ticket(number as u64),
@@ -303,7 +322,7 @@ mod tests {
         order
     }
 
-    /// Each time the first by band, virtual time, tenant and length, which then adds to its tenant's
+    /// Each time the first by band, virtual time, tenant, lateness and length, which then adds to its tenant's
     /// time in its band.
     fn naive(requests: &[Request], virtual_ms: &[f64], most: usize) -> Vec<Ticket> {
         let all = requests.iter().copied().enumerate().collect();
@@ -318,7 +337,8 @@ mod tests {
             let key = |&(number, (tenant, band, length, _)): &(usize, Request)| {
                 let added = reached.get(&(band, tenant)).copied().unwrap_or_default();
                 let virtual_ms = Milliseconds(virtual_ms[tenant as usize] + added);
-                (Reverse(band), virtual_ms, tenant, length, number)
+                let place = (is_late(length), length, number);
+                (Reverse(band), virtual_ms, tenant, place)
             };
             let first = (0..left.len())
                 .min_by_key(|at| key(&left[*at]))
@@ -426,6 +446,21 @@ mod tests {
             prop_assert_eq!(order.is_exhausted(), waiting.is_empty());
             let left = waiting.values().copied().collect();
             prop_assert_eq!(order.take_next(most), naive_of(left, &virtual_ms, most));
+        }
+
+        #[test]
+        fn the_requests_before_a_new_one_are_those_of_its_tenant_and_band_that_go_first(
+            requests in requests(),
+            new in (0u32..4, 0i32..2, 0u32..50, 1u32..30),
+        ) {
+            let order = order(&requests, &[0.0; 4]);
+            let TenantPosition { tenant, rank, .. } = position(requests.len(), new);
+            let before: Vec<Ticket> = order.before(tenant, rank).collect();
+            let own = requests.iter().copied().enumerate();
+            let own = own.filter(|(_, request)| (request.0, request.1) == (new.0, new.1));
+            let place = |length: u32| (is_late(length), length);
+            let own = own.filter(|(_, request)| place(request.2) <= place(new.2));
+            prop_assert_eq!(before, naive_of(own.collect(), &[0.0; 4], requests.len()));
         }
 
         #[test]

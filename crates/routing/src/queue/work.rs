@@ -5,7 +5,7 @@ use crate::Rates;
 /// Least work of a request, so that one of unknown length counts.
 const LEAST_MS: f64 = 1.0;
 /// Most work of a request: a day.
-const MOST_MS: f64 = 86_400_000.0;
+pub(super) const MOST_MS: f64 = 86_400_000.0;
 
 /// The work of a request on an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -25,6 +25,9 @@ pub struct ReportedWork {
     pub cached_tokens: Option<u32>,
     /// Of the reply.
     pub output_tokens: u32,
+    /// Whether the time of the reply is that of its decode steps: its tokens came one after another, not
+    /// those of several choices or prompts, and none waited for its client.
+    pub shows_decode_steps: bool,
 }
 
 impl RequestWork {

@@ -2,7 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use super::robust::{self, RatePrior, TimeSample, median};
+use super::{
+    robust::{self, RatePrior, TimeSample, median},
+    table::SpeedCurve,
+};
 
 /// Time to first token of a prompt: `overhead_ms + token_ms * tokens + square_ms * (end^2 -
 /// start^2)`.
@@ -73,29 +76,6 @@ impl PrefillCurve {
         self.token_ms * tokens + self.square_ms * squares(start, tokens)
     }
 
-    /// Returns the curve with these prices, within their bounds; `None`: they are no numbers.
-    pub(super) fn of_prices(prices: [f64; 3]) -> Option<Self> {
-        let [overhead_ms, token_ms, square_ms] = prices;
-        let curve = Self {
-            overhead_ms,
-            token_ms,
-            square_ms,
-        };
-        prices
-            .iter()
-            .all(|price| price.is_finite())
-            .then(|| curve.times(1.0))
-    }
-
-    /// Returns the curve of a worker slower by this factor.
-    pub(super) fn times(self, factor: f64) -> Self {
-        Self {
-            overhead_ms: within(self.overhead_ms * factor, &OVERHEAD_MS),
-            token_ms: within(self.token_ms * factor, &TOKEN_MS),
-            square_ms: within(self.square_ms * factor, &SQUARE_MS),
-        }
-    }
-
     /// Returns whether lengths explain more than the noise.
     fn explains(&self, samples: &[TimeSample]) -> bool {
         let mut lengths: Vec<f64> = samples.iter().map(tokens).collect();
@@ -138,10 +118,43 @@ impl PrefillCurve {
     }
 }
 
-/// Returns the curve closest to most of `samples`; `before` is the current one.
-pub(super) fn fit(samples: &[TimeSample], before: PrefillCurve) -> PrefillCurve {
-    PrefillCurve::fit_curve(samples, before)
-        .unwrap_or_else(|| PrefillCurve::without_price(samples, before))
+impl SpeedCurve for PrefillCurve {
+    fn prior() -> Self {
+        Self::PRIOR
+    }
+
+    fn prices(&self) -> [f64; 3] {
+        PrefillCurve::prices(self)
+    }
+
+    fn of_prices(prices: [f64; 3]) -> Option<Self> {
+        let [overhead_ms, token_ms, square_ms] = prices;
+        let curve = Self {
+            overhead_ms,
+            token_ms,
+            square_ms,
+        };
+        prices
+            .iter()
+            .all(|price| price.is_finite())
+            .then(|| curve.times(1.0))
+    }
+
+    fn times(self, factor: f64) -> Self {
+        Self {
+            overhead_ms: within(self.overhead_ms * factor, &OVERHEAD_MS),
+            token_ms: within(self.token_ms * factor, &TOKEN_MS),
+            square_ms: within(self.square_ms * factor, &SQUARE_MS),
+        }
+    }
+
+    fn factor_over(&self, other: &Self) -> f64 {
+        self.token_ms / other.token_ms
+    }
+
+    fn fitted_to(&self, samples: &[TimeSample]) -> Self {
+        Self::fit_curve(samples, *self).unwrap_or_else(|| Self::without_price(samples, *self))
+    }
 }
 
 fn tokens(sample: &TimeSample) -> f64 {

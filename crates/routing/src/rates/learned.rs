@@ -4,12 +4,13 @@ use kv_blocks::{Moment, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    FACTOR, MOST_SAMPLES, PrefillCurve, RateTable,
-    learner::{MOST_RECENT, RateLearner},
+    RateTable,
+    learner::{FACTOR, MOST_RECENT, RateLearner},
     robust::TimeSample,
+    table::{MOST_SAMPLES, SpeedCurve, SpeedTable},
 };
 
-/// The learned speed of every worker.
+/// The learned speed of every worker at one kind of work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LearnedSpeeds {
     /// Prices of the curve of a worker with factor 1.
@@ -39,8 +40,28 @@ impl LearnedSpeeds {
 }
 
 impl RateTable {
-    /// Returns what was learned.
-    pub(crate) fn learned(&self) -> LearnedSpeeds {
+    /// Returns what was learned of prefills, and of decode steps.
+    pub(crate) fn learned(&self) -> [LearnedSpeeds; 2] {
+        [self.prefill.learned(), self.decode.learned()]
+    }
+
+    /// Replaces what was learned of prefills, and of decode steps if any was; leaves out what cannot
+    /// have been.
+    pub(crate) fn restore(
+        &mut self,
+        now: Moment,
+        prefill: LearnedSpeeds,
+        decode: Option<LearnedSpeeds>,
+    ) {
+        self.prefill.restore(now, prefill);
+        if let Some(decode) = decode {
+            self.decode.restore(now, decode);
+        }
+    }
+}
+
+impl<C: SpeedCurve> SpeedTable<C> {
+    fn learned(&self) -> LearnedSpeeds {
         let of_worker = |(worker, learner): (&WorkerId, &RateLearner)| LearnedSpeed {
             worker: worker.0,
             factor: learner.factor,
@@ -57,9 +78,8 @@ impl RateTable {
         }
     }
 
-    /// Replaces what was learned; leaves out what cannot have been.
-    pub(crate) fn restore(&mut self, now: Moment, learned: LearnedSpeeds) {
-        let Some(curve) = PrefillCurve::of_prices(learned.prices) else {
+    fn restore(&mut self, now: Moment, learned: LearnedSpeeds) {
+        let Some(curve) = C::of_prices(learned.prices) else {
             return;
         };
         let samples = learned.samples.into_iter();

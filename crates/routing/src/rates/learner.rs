@@ -4,10 +4,7 @@ use std::{collections::VecDeque, ops::RangeInclusive, time::Duration};
 
 use kv_blocks::Moment;
 
-use super::{
-    PrefillCurve,
-    robust::{TimeSample, median},
-};
+use super::robust::{TimeSample, median};
 
 /// A worker whose factor changes by this ratio at once is taken to be another engine.
 const ANOTHER: f64 = 1.5;
@@ -22,6 +19,11 @@ const MIN_SAMPLES: usize = 8;
 /// show that it has recovered.
 const FADES: Duration = Duration::from_secs(60);
 const MOST_STALE: usize = 3;
+
+/// Returns whether times that differ by this factor are about equal.
+pub(super) fn is_alike(factor: f64) -> bool {
+    (0.9..=1.1).contains(&factor)
+}
 
 /// A worker's factor: its times as a multiple of the others'.
 #[derive(Debug)]
@@ -54,18 +56,25 @@ impl RateLearner {
         self.samples >= MIN_SAMPLES as u64
     }
 
-    /// Adds a sample; returns whether the worker's speed changed greatly.
-    pub(super) fn observe(
-        &mut self,
-        now: Moment,
-        sample: TimeSample,
-        curve: &PrefillCurve,
-    ) -> bool {
+    /// Returns whether it is known, and a first token came lately.
+    pub(super) fn is_current(&self, now: Moment) -> bool {
+        self.is_known() && now.since(self.last_seen) < FADES
+    }
+
+    /// Records that the worker is in use: of a slow one that was not for long, few samples stay. A
+    /// sample of decode steps follows its own first token.
+    pub(super) fn record_activity(&mut self, now: Moment) {
         if self.factor > 1.0 && now.since(self.last_seen) >= FADES {
             self.recent_samples
                 .drain(..self.recent_samples.len().saturating_sub(MOST_STALE));
         }
-        (self.last_seen, self.last_sample) = (now, now);
+        self.last_seen = now;
+    }
+
+    /// Adds a sample; returns whether the worker's speed changed greatly.
+    pub(super) fn observe(&mut self, now: Moment, sample: TimeSample, prices: &[f64; 3]) -> bool {
+        self.record_activity(now);
+        self.last_sample = now;
         if self.recent_samples.len() == MOST_RECENT {
             self.recent_samples.pop_front();
         }
@@ -74,17 +83,14 @@ impl RateLearner {
         if !self.is_known() {
             return false;
         }
-        let prices = curve.prices();
         let factor = median(
             self.recent_samples
                 .iter()
-                .map(|sample| sample.ratio(&prices)),
+                .map(|sample| sample.ratio(prices)),
         );
-        // Within a tenth of the others it is one of them: a few samples more or less are no reason
-        // to prefer it.
-        let alike = (0.9..=1.1).contains(&factor);
+        // One of the others: a few samples more or less are no reason to prefer it.
         let before = self.factor;
-        self.factor = if alike {
+        self.factor = if is_alike(factor) {
             1.0
         } else {
             factor.clamp(*FACTOR.start(), *FACTOR.end())

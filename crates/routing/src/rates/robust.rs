@@ -61,19 +61,22 @@ const WEIGHT: f64 = 1e-4;
 pub fn fit(samples: &[TimeSample], before: [f64; 3], belief: &RatePrior) -> [f64; 3] {
     let mut prices = before;
     let mut weights = Vec::with_capacity(samples.len());
+    let mut deviations: Vec<f64> = Vec::with_capacity(samples.len());
     for round in 0..ROUNDS {
-        let scale = 2.0 * median(samples.iter().map(|sample| sample.off(&prices).abs())).max(1e-6);
-        // The first round trusts all samples: the earlier prices may be another engine's.
-        let trust = |sample: &TimeSample| {
-            if round == 0 {
-                1.0
-            } else {
-                (scale / sample.off(&prices).abs().max(scale)).powi(2)
-            }
-        };
-        let weigh = |sample: &TimeSample| trust(sample) / (sample.ms * sample.expected_ms(&prices));
+        let weigh =
+            |sample: &TimeSample, trust: f64| trust / (sample.ms * sample.expected_ms(&prices));
         weights.clear();
-        weights.extend(samples.iter().map(weigh));
+        if round == 0 {
+            // All samples are trusted: the earlier prices may be another engine's.
+            weights.extend(samples.iter().map(|sample| weigh(sample, 1.0)));
+        } else {
+            deviations.clear();
+            deviations.extend(samples.iter().map(|sample| sample.off(&prices).abs()));
+            let scale = 2.0 * median(deviations.iter().copied()).max(1e-6);
+            let trust = |deviation: f64| (scale / deviation.max(scale)).powi(2);
+            let with_deviations = samples.iter().zip(&deviations);
+            weights.extend(with_deviations.map(|(sample, off)| weigh(sample, trust(*off))));
+        }
         prices = solved(samples, &weights, belief);
     }
     prices
@@ -81,13 +84,14 @@ pub fn fit(samples: &[TimeSample], before: [f64; 3], belief: &RatePrior) -> [f64
 
 /// Solves least squares of relative differences, without negative parts.
 fn solved(samples: &[TimeSample], weights: &[f64], belief: &RatePrior) -> [f64; 3] {
+    let equations = NormalEquations::of(samples, weights, &belief.prices);
     for used in [
         [true, true, true],
         [true, true, false],
         [false, true, true],
         [false, true, false],
     ] {
-        if let Some(prices) = least_squares(samples, weights, &belief.prices, used)
+        if let Some(prices) = equations.solution(used)
             && prices
                 .iter()
                 .zip(&belief.bounds)
@@ -99,57 +103,68 @@ fn solved(samples: &[TimeSample], weights: &[f64], belief: &RatePrior) -> [f64; 
     belief.prices
 }
 
-/// Solves the normal equations of the used parts by elimination; `None` if they have no solution.
-fn least_squares(
-    samples: &[TimeSample],
-    weights: &[f64],
-    believed: &[f64; 3],
-    used: [bool; 3],
-) -> Option<[f64; 3]> {
-    // Parts differ greatly in size: each is scaled by its mean over the samples.
-    let mean = |part: usize| {
-        samples.iter().map(|sample| sample.parts[part]).sum::<f64>() / samples.len() as f64
-    };
-    let unit = [mean(0), mean(1), mean(2)];
-    let mut rows = [[0.0; 4]; 3];
-    let mut belief = 0.0;
-    for (sample, weight) in samples.iter().zip(weights) {
-        belief += WEIGHT * weight;
-        let parts = sample.parts;
-        for row in 0..3 {
-            for column in 0..3 {
-                rows[row][column] += weight * parts[row] / unit[row] * parts[column] / unit[column];
+/// The normal equations of weighted samples.
+#[derive(Debug)]
+struct NormalEquations {
+    /// One for each part, with the right side last.
+    rows: [[f64; 4]; 3],
+    /// Parts differ greatly in size: each is scaled by its mean over the samples.
+    unit: [f64; 3],
+}
+
+impl NormalEquations {
+    fn of(samples: &[TimeSample], weights: &[f64], believed: &[f64; 3]) -> Self {
+        let mean = |part: usize| {
+            samples.iter().map(|sample| sample.parts[part]).sum::<f64>() / samples.len() as f64
+        };
+        let unit = [mean(0), mean(1), mean(2)];
+        let mut rows = [[0.0; 4]; 3];
+        let mut belief = 0.0;
+        for (sample, weight) in samples.iter().zip(weights) {
+            belief += WEIGHT * weight;
+            let parts = sample.parts;
+            for row in 0..3 {
+                for column in 0..3 {
+                    rows[row][column] +=
+                        weight * parts[row] / unit[row] * parts[column] / unit[column];
+                }
+                rows[row][3] += weight * parts[row] / unit[row] * sample.ms;
             }
-            rows[row][3] += weight * parts[row] / unit[row] * sample.ms;
         }
-    }
-    for part in [0, 2] {
-        rows[part][part] += belief;
-        rows[part][3] += belief * believed[part] * unit[part];
-    }
-    for part in (0..3).filter(|part| !used[*part]) {
-        rows.iter_mut().for_each(|row| row[part] = 0.0);
-        rows[part] = [0.0; 4];
-        rows[part][part] = 1.0;
-    }
-    for pivot in 0..3 {
-        let best =
-            (pivot..3).max_by(|a, b| rows[*a][pivot].abs().total_cmp(&rows[*b][pivot].abs()))?;
-        rows.swap(pivot, best);
-        if rows[pivot][pivot].abs() < f64::MIN_POSITIVE {
-            return None;
+        for part in [0, 2] {
+            rows[part][part] += belief;
+            rows[part][3] += belief * believed[part] * unit[part];
         }
-        for row in (0..3).filter(|row| *row != pivot) {
-            let times = rows[row][pivot] / rows[pivot][pivot];
-            let taken = rows[pivot].map(|value| times * value);
-            rows[row]
-                .iter_mut()
-                .zip(taken)
-                .for_each(|(value, taken)| *value -= taken);
-        }
+        Self { rows, unit }
     }
-    let found = [0, 1, 2].map(|part| rows[part][3] / rows[part][part] / unit[part]);
-    found.iter().all(|part| part.is_finite()).then_some(found)
+
+    /// Solves the equations of the used parts by elimination; `None` if they have no solution.
+    fn solution(&self, used: [bool; 3]) -> Option<[f64; 3]> {
+        let (mut rows, unit) = (self.rows, self.unit);
+        for part in (0..3).filter(|part| !used[*part]) {
+            rows.iter_mut().for_each(|row| row[part] = 0.0);
+            rows[part] = [0.0; 4];
+            rows[part][part] = 1.0;
+        }
+        for pivot in 0..3 {
+            let best = (pivot..3)
+                .max_by(|a, b| rows[*a][pivot].abs().total_cmp(&rows[*b][pivot].abs()))?;
+            rows.swap(pivot, best);
+            if rows[pivot][pivot].abs() < f64::MIN_POSITIVE {
+                return None;
+            }
+            for row in (0..3).filter(|row| *row != pivot) {
+                let times = rows[row][pivot] / rows[pivot][pivot];
+                let taken = rows[pivot].map(|value| times * value);
+                rows[row]
+                    .iter_mut()
+                    .zip(taken)
+                    .for_each(|(value, taken)| *value -= taken);
+            }
+        }
+        let found = [0, 1, 2].map(|part| rows[part][3] / rows[part][part] / unit[part]);
+        found.iter().all(|part| part.is_finite()).then_some(found)
+    }
 }
 
 /// Values of which the median is found without an allocation.

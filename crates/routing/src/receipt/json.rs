@@ -1,13 +1,16 @@
 //! The JSON form of a receipt: `warmroute.receipt/1`.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use kv_blocks::Target;
 use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, macros::format_description};
 
 use super::{Attempt, AttemptClass, Receipt, RequestOutcome};
-use crate::{CostUnit, Decision, ExcludedTarget, PrefillNote, PrefillSkip, ScoredCandidate};
+use crate::{
+    CostUnit, Decision, ExcludedTarget, PrefillNote, PrefillSkip, RoomWait, ScoredCandidate,
+    SloNote,
+};
 
 impl Serialize for Receipt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -29,7 +32,8 @@ impl<'a> From<&'a Receipt> for api::Receipt<'a> {
                 .map(prefill_leg),
             hold: api::QueueHold {
                 held_ms: receipt.hold.held_ms,
-                reason: receipt.hold.reason.map(Cow::from),
+                reason: receipt.hold.reason.map(|reason| reason.name().into()),
+                room: receipt.hold.room.as_ref().map(|wait| room(wait, decision)),
             },
             reserved: decision
                 .map(|decision| decision.winner.reserved)
@@ -43,6 +47,14 @@ impl<'a> From<&'a Receipt> for api::Receipt<'a> {
                 .map(|ended| outcome(ended, decision)),
         }
     }
+}
+
+/// Returns why a request waited for room; a worker that is not among the shown candidates has no name
+/// here.
+fn room(wait: &RoomWait, decision: Option<&Decision>) -> String {
+    let mut rows = decision.iter().flat_map(|decision| &decision.candidates);
+    let row = rows.find(|row| row.target == wait.target);
+    wait.sentence(row.map_or("a worker", |row| &*row.name))
 }
 
 fn request<'a>(receipt: &'a Receipt, decision: Option<&Decision>) -> api::ReceiptRequest<'a> {
@@ -86,6 +98,17 @@ fn decision_report<'a>(
         regret_ms: decision
             .and_then(|decision| decision.runner_up)
             .and_then(|runner_up| runner_up.regret_ms),
+        slo: receipt.slo().as_ref().map(slo),
+    }
+}
+
+fn slo(note: &SloNote) -> api::ReceiptSlo {
+    let ms = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e3);
+    api::ReceiptSlo {
+        ttft_target_ms: ms(note.targets.ttft),
+        tpot_target_ms: ms(note.targets.tpot),
+        predicted_ttft_ms: ms(note.predicted_ttft),
+        headroom_ms: note.headroom_ms(),
     }
 }
 
@@ -139,6 +162,11 @@ fn candidate(row: &ScoredCandidate, unit: CostUnit) -> api::Candidate<'_> {
                 .map(|(name, value)| (name.into(), value))
                 .collect(),
         ),
+        fetch: row.fetch.as_ref().map(|fetch| api::CandidateFetch {
+            source: target(fetch.source, Some(&fetch.name)),
+            tokens: fetch.tokens,
+            ms: fetch.ms,
+        }),
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 use api::RouterTiming;
 use kv_blocks::Target;
 
-use crate::{Decision, ExcludedTarget, Method, Policy, Refusal};
+use crate::{Decision, ExcludedTarget, Method, Policy, Refusal, RoomWait, SloNote, WaitReason};
 
 /// One request's receipt.
 #[derive(Clone, Debug)]
@@ -79,6 +79,15 @@ impl Receipt {
         }
     }
 
+    /// Returns the latency targets of the request and what was expected; `None`: it has none.
+    pub fn slo(&self) -> Option<SloNote> {
+        match &self.verdict {
+            RouterAnswer::Decided(decision) => decision.winner.slo,
+            RouterAnswer::Refused(refusal) => refusal.slo_miss.as_deref().copied(),
+            RouterAnswer::Answered(..) => None,
+        }
+    }
+
     /// Returns the winner's worker name.
     pub fn worker(&self) -> Option<&Arc<str>> {
         self.decision().map(|decision| &decision.winner.name)
@@ -123,7 +132,7 @@ pub enum RouterAnswer {
     /// A target was chosen.
     Decided(Box<Decision>),
     /// No target could take the request.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// No target was needed: another request's reply answers this one too. Contains how the reply
     /// was found, and the policy that would have decided.
     Answered(Method, Policy),
@@ -147,6 +156,9 @@ pub enum PromptSource {
     Tokens,
     /// The engine's tokenizer, called over HTTP.
     EngineTokenize,
+    /// The engine's preprocessor, called over HTTP: tokens with the hashes of images, audio or
+    /// videos.
+    EngineRender,
     /// Token ids from the client.
     Given,
     /// Text instead of tokens.
@@ -161,6 +173,7 @@ impl PromptSource {
         match self {
             Self::Tokens => "tokens",
             Self::EngineTokenize => "engine_tokenize",
+            Self::EngineRender => "engine_render",
             Self::Given => "given",
             Self::TextPrefix => "text_prefix",
             Self::None => "none",
@@ -169,17 +182,22 @@ impl PromptSource {
 
     /// Returns whether the engine processes exactly these tokens.
     pub fn is_exact(self) -> bool {
-        matches!(self, Self::Tokens | Self::EngineTokenize | Self::Given)
+        matches!(
+            self,
+            Self::Tokens | Self::EngineTokenize | Self::EngineRender | Self::Given
+        )
     }
 }
 
 /// Time spent in the queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueWait {
     /// Duration of the wait.
     pub held_ms: f64,
     /// Reason of the wait.
-    pub reason: Option<&'static str>,
+    pub reason: Option<WaitReason>,
+    /// Why it waited for room, if it did. Few do, and every request has this record.
+    pub room: Option<Box<RoomWait>>,
 }
 
 /// One try at one target.

@@ -74,6 +74,9 @@ impl Router {
                     prompt_received,
                     succeeded,
                 } => {
+                    if !prompt_received {
+                        state.ledger.discard_of_peer(peer, id);
+                    }
                     let speculation = state.close_of_peer(now, (peer, id), succeeded, &queue);
                     withdrawn.extend(speculation.filter(|_| !prompt_received));
                 }

@@ -6,6 +6,7 @@ mod lmcache;
 mod prediction;
 mod prefix_routing;
 mod routing;
+mod slo;
 
 pub use content::{SemanticCluster, SemanticClusters, SharedPrefixRouting};
 pub use decisions::{DecisionLogSection, DecisionsSection};
@@ -13,6 +14,7 @@ pub use lmcache::{FALLBACKS, LmcacheMode, LmcacheSection, PromptCacheBackend, Pr
 pub use prediction::PredictionSection;
 pub use prefix_routing::PrefixRoutingSection;
 pub use routing::{
-    DynamoSettings, MediumWeightOverrides, MediumWeights, ModelRoutingEntry, RoutingSection,
-    SessionMode, SessionSection, WarmSection,
+    AdmissionMode, DynamoSettings, FetchMode, MediumWeightOverrides, MediumWeights,
+    ModelRoutingEntry, RoutingSection, SessionMode, SessionSection, WarmSection,
 };
+pub use slo::SloSection;

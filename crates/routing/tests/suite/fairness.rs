@@ -6,10 +6,10 @@ use std::{
 };
 
 use contract_id::contract;
-use kv_blocks::Moment;
+use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Dispatch, Overrides, Plan, QueueLimit, QueueSettings, ReleasedRequest, ReportedWork,
+    Dispatch, Overrides, Pin, Plan, QueueLimit, QueueSettings, ReleasedRequest, ReportedWork,
     ReservationId, RoutingSettings, Ticket, WaitBudget,
 };
 
@@ -268,6 +268,61 @@ fn a_tenant_without_others_has_its_shortest_request_first_as_without_tenants() {
 }
 
 #[test]
+#[contract("F79")]
+fn a_request_whose_prompt_is_cached_while_it_waits_moves_up() {
+    const AFTER: usize = 15;
+    let mut worker = OneWorker::new();
+    let alone = tenant("alone");
+    (0..16).for_each(|_| worker.send(&alone, 10));
+    worker.send(&alone, 40);
+    let long = worker.topics;
+    (0..AFTER).for_each(|_| worker.send(&alone, 10));
+    worker.fleet.stored(1, &tokens(long, 40), Tier::Device);
+    // Each release estimates one of them again, the newest first.
+    (0..=AFTER + 1).for_each(|_| drop(worker.step()));
+    let lengths: Vec<u32> = worker.bound.iter().map(|(_, blocks)| *blocks).collect();
+    let place = lengths.iter().position(|blocks| *blocks == 40);
+    assert_eq!(place, Some(AFTER + 2), "{lengths:?}");
+    assert_eq!(worker.waiting.len(), 14);
+}
+
+#[test]
+#[contract("F79")]
+fn many_requests_of_a_tenant_that_wait_for_a_busy_worker_keep_no_other_tenant_from_a_free_one() {
+    let fleet = TestFleet::new(2, RoutingSettings::default());
+    fleet.stored(1, &tokens(1, 400), Tier::Device);
+    let long = [1, 2].map(|worker| {
+        let pin = Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        });
+        let request = test_request(tokens(10 + worker, 200));
+        fleet.plan(at_ms(0), &TestRequest { pin, ..request })
+    });
+    let send = |of: &str, topic, blocks| {
+        let request = TestRequest {
+            wait_budget: Some(LONG_WAIT),
+            tenant: Some(tenant(of)),
+            ..test_request(tokens(topic, blocks))
+        };
+        match fleet.dispatch(at_ms(1), &request) {
+            Dispatch::Queued(ticket) => ticket,
+            other => panic!("all workers are busy: {other:?}"),
+        }
+    };
+    // To compute their prompts on the other worker takes longer than all that they wait for.
+    for _ in 0..60 {
+        send("many", 1, 400);
+    }
+    let one = send("one", 2, 20);
+    let released = fleet.router.first_token(at_ms(50), long[1].reservation);
+    let went: Vec<_> = (released.iter())
+        .map(|released| (released.ticket, released.plan.decode.target))
+        .collect();
+    assert_eq!(went, [(one, target(2))], "in one call");
+}
+
+#[test]
 fn tenants_that_wait_share_the_work_by_their_weights() {
     for (one, three) in [(1.0, 3.0), (0.01, 0.03), (200.0, 600.0)] {
         let mut worker = OneWorker::new();
@@ -415,11 +470,13 @@ fn the_work_that_the_engine_reported_replaces_the_estimate() {
         );
         // 0.02 ms for each token of a reply and more for its context: about as much as the prompt.
         worker.fleet.router.record_work(
+            at_ms(worker.now_ms),
             id,
             ReportedWork {
                 prompt_tokens: 160,
                 cached_tokens: Some(0),
                 output_tokens: if is_writer { 2_000 } else { 1 },
+                shows_decode_steps: true,
             },
         );
         worker.step();

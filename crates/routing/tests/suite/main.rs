@@ -2,13 +2,17 @@
 
 mod fleet;
 
+mod admission;
+mod baselines;
 mod cache_use;
 mod chat;
 mod composite;
 mod counting;
 mod decisions;
+mod decode_rates;
 mod dynamo;
 mod fairness;
+mod fetch;
 mod learned;
 mod lmcache;
 mod load;
@@ -23,3 +27,5 @@ mod replication;
 mod scoring;
 mod session;
 mod session_hash;
+mod slo;
+mod waiting_work;

@@ -475,5 +475,9 @@ proptest! {
         for candidate in &fleet.candidates {
             prop_assert_eq!(router.load(candidate.target), TargetLoad::default());
         }
+        let decision = fleet.preview(now, &may_wait(9, 10)).expect("a target is eligible");
+        for row in &decision.candidates {
+            prop_assert_eq!(row.terms.get("waiting_ms"), Some(0.0));
+        }
     }
 }

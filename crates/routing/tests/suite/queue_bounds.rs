@@ -6,11 +6,11 @@ use std::{
 };
 
 use contract_id::contract;
-use kv_blocks::Moment;
+use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Candidate, Dispatch, Policy, QueueLimit, QueueSettings, ReleasedRequest, ReplyMode, Router,
-    RoutingSettings, Ticket, WaitBudget, WaitReason,
+    Candidate, Dispatch, Pin, Policy, QueueLimit, QueueSettings, ReleasedRequest, ReplyMode,
+    Router, RoutingSettings, Ticket, WaitBudget, WaitReason,
 };
 
 use crate::fleet::{TestFleet, TestRequest, at_ms, candidate, target, test_request, tokens};
@@ -124,6 +124,71 @@ fn one_event_of_a_target_releases_a_few_requests_at_most() {
         first.len() + release_all(&fleet.router, at_ms(300)).len(),
         200
     );
+}
+
+#[test]
+#[contract("F79")]
+fn requests_that_wait_for_a_busy_worker_keep_no_later_one_from_a_free_worker() {
+    let fleet = TestFleet::new(2, RoutingSettings::default());
+    fleet.stored(1, &tokens(1, 400), Tier::Device);
+    let long = [1, 2].map(|worker| {
+        let pin = Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        });
+        let request = test_request(tokens(10 + worker, 200));
+        fleet.plan(at_ms(0), &TestRequest { pin, ..request })
+    });
+    // To compute their prompts on the other worker takes longer than all that they wait for.
+    let warm: Vec<Ticket> = (0..12)
+        .map(|_| queued(fleet.dispatch(at_ms(1), &may_wait(1, 400))))
+        .collect();
+    let cold = queued(fleet.dispatch(at_ms(2), &may_wait(2, 20)));
+    let released = fleet.router.first_token(at_ms(50), long[1].reservation);
+    assert_eq!(tickets(&released), [cold], "in one call");
+    assert_eq!(released[0].plan.decode.target, target(2));
+    assert_eq!(fleet.router.queued_requests(), warm.len());
+    // The worker has a prompt to compute again: nothing is left to do until something changes.
+    let next = fleet.router.next_release(at_ms(50));
+    assert!(next.is_none_or(|then| then > at_ms(50)), "{next:?}");
+    let released = fleet.router.first_token(at_ms(60), long[0].reservation);
+    assert_eq!(tickets(&released)[..], warm[..released.len()]);
+    assert!(!released.is_empty());
+}
+
+#[test]
+#[contract("F79")]
+fn a_worker_that_opens_with_time_while_a_pass_is_due_for_another_is_offered_too() {
+    let fleet = TestFleet::new(2, RoutingSettings::default());
+    let long = [(1, 100), (2, 200)].map(|(worker, blocks)| {
+        fleet.stored(worker, &tokens(worker, 400), Tier::Device);
+        let pin = Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        });
+        let request = test_request(tokens(10 + worker, blocks));
+        fleet.plan(at_ms(0), &TestRequest { pin, ..request })
+    });
+    // Each waits for the worker that has its beginning, and the one for the second is first.
+    let urgent = routing::Overrides {
+        priority: 1,
+        ..routing::Overrides::default()
+    };
+    let second = TestRequest {
+        overrides: urgent,
+        ..may_wait(2, 700)
+    };
+    let second = queued(fleet.dispatch(at_ms(1), &second));
+    let first = queued(fleet.dispatch(at_ms(1), &may_wait(1, 420)));
+    // Before anything has looked at the time at which the backlog of the first worker is short, the
+    // second one begins, and its request takes it.
+    let now = at_ms(300);
+    let mut released = fleet.router.first_token(now, long[1].reservation);
+    released.extend(release_all(&fleet.router, now));
+    let went: Vec<_> = (released.iter())
+        .map(|released| (released.ticket, released.plan.decode.target))
+        .collect();
+    assert_eq!(went, [(second, target(2)), (first, target(1))]);
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! The form of a receipt, and the retention of receipts.
 
+use std::time::Duration;
+
 use kv_blocks::{Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    DecisionsSection, Dispatch, ExcludeReason, ExcludedTarget, Pin, Policy,
+    DecisionsSection, Dispatch, ExcludeReason, ExcludedTarget, Pin, Policy, Refusal, RoomWait,
+    SloTargets, WaitReason,
     receipt::{
         Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIds, OutcomeKind,
         PromptNote, PromptSource, QueueWait, Receipt, ReceiptFilter, ReceiptRing, RequestNote,
@@ -12,7 +15,10 @@ use routing::{
 };
 use serde_json::{Value, json};
 
-use crate::fleet::{TestFleet, TestRequest, at_ms, target, test_request, tokens};
+use crate::{
+    fetch::fetching,
+    fleet::{TestFleet, TestRequest, at_ms, target, test_request, tokens},
+};
 
 fn receipt(id: u64, verdict: RouterAnswer) -> Receipt {
     Receipt {
@@ -76,6 +82,37 @@ fn attempt(n: u32) -> Attempt {
         status: None,
         ms: 1.0,
     }
+}
+
+#[test]
+fn a_read_from_another_worker_is_shown_with_its_source_and_its_terms() {
+    let fleet = fetching(2, 1_000_000);
+    fleet.stored(1, &tokens(1, 500), Tier::Device);
+    let request = test_request(tokens(1, 500));
+    let receipt = receipt(1, decided(&fleet, &request));
+    let shown: Value = serde_json::to_value(&receipt).unwrap();
+    let row = |worker: &str| {
+        let mut rows = shown["candidates"].as_array().unwrap().iter();
+        rows.find(|row| row["target"]["worker"] == worker).unwrap()
+    };
+    assert!(row("w1").get("fetch").is_none(), "it holds them");
+    let reader = row("w2");
+    let fetch = &reader["fetch"];
+    assert_eq!(fetch["source"], json!({"worker": "w1", "dp_rank": 0}));
+    assert_eq!(fetch["tokens"], 499 * 16);
+    assert!(fetch["ms"].as_f64() > Some(0.0), "{fetch}");
+    assert_eq!(
+        (
+            &reader["predicted_cached_tokens"],
+            &reader["uncached_tokens"]
+        ),
+        (&json!(499 * 16), &json!(16))
+    );
+    assert_eq!(reader["warm_tokens"]["device"], 0);
+    let terms = reader["terms"].as_object().unwrap();
+    assert!(terms["fetch_ms"].as_f64() >= fetch["ms"].as_f64());
+    assert_eq!(terms["displaced_ms"], 0.0);
+    assert!(row("w1")["terms"].get("fetch_ms").is_none());
 }
 
 #[test]
@@ -197,6 +234,72 @@ fn a_receipt_has_every_field_in_its_order() {
 }
 
 #[test]
+fn a_receipt_says_why_its_request_waited_for_room() {
+    let fleet = TestFleet::with(2, Policy::Warm);
+    let mut receipt = receipt(1, decided(&fleet, &test_request(tokens(1, 3))));
+    let mut wait = RoomWait {
+        target: target(2),
+        live_blocks: 890,
+        capacity: 922,
+        needed_blocks: 86,
+        keep: Duration::from_secs(81),
+        ahead: 4,
+        expected: Duration::from_secs(95),
+    };
+    for (worker, name) in [(2, "w2"), (9, "a worker")] {
+        wait.target = target(worker);
+        receipt.hold = QueueWait {
+            held_ms: 9000.0,
+            reason: Some(WaitReason::Room),
+            room: Some(Box::new(wait)),
+        };
+        let shown = serde_json::to_value(&receipt).unwrap();
+        let sentence = format!(
+            "waiting for room: {name} holds 890 of 922 blocks in use within 81 s, needs 86; 4 ahead; \
+             expected wait 95 s"
+        );
+        assert_eq!(
+            shown["hold"],
+            json!({"held_ms": 9000.0, "reason": "room", "room": sentence})
+        );
+    }
+}
+
+#[test]
+fn a_receipt_has_the_targets_of_its_request_and_the_headroom_if_there_are_any() {
+    let fleet = TestFleet::with(2, Policy::Warm);
+    let mut request = test_request(tokens(1, 3));
+    let plain = serde_json::to_value(receipt(1, decided(&fleet, &request))).unwrap();
+    assert!(plain.get("slo").is_none());
+    request.slo.targets = SloTargets {
+        ttft: Some(Duration::from_millis(500)),
+        tpot: None,
+    };
+    let shown = serde_json::to_value(receipt(1, decided(&fleet, &request))).unwrap();
+    let slo = &shown["slo"];
+    assert_eq!(slo["ttft_target_ms"], json!(500.0));
+    assert_eq!(slo["tpot_target_ms"], Value::Null);
+    let number = |name: &str| slo[name].as_f64().unwrap();
+    let sum = number("predicted_ttft_ms") + number("headroom_ms");
+    assert!((sum - 500.0).abs() < 1e-6, "{slo}");
+
+    // Of a refused request: the prediction that misses the target.
+    let RouterAnswer::Decided(decision) = decided(&fleet, &request) else {
+        panic!("a worker is free");
+    };
+    let refusal = Refusal {
+        policy: Policy::Warm,
+        excluded: Vec::new(),
+        queue_full: None,
+        no_room: None,
+        slo_miss: decision.winner.slo.map(Box::new),
+    };
+    let answer = RouterAnswer::Refused(Box::new(refusal));
+    let refused = serde_json::to_value(receipt(1, answer)).unwrap();
+    assert_eq!(refused["slo"]["ttft_target_ms"], json!(500.0));
+}
+
+#[test]
 fn a_cost_without_a_time_model_has_no_regret_and_no_forecast() {
     let fleet = TestFleet::with(2, Policy::RoundRobin);
     let shown =
@@ -219,7 +322,7 @@ fn a_refusal_is_a_receipt_without_a_winner() {
     let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(0), &test_request(tokens(1, 3))) else {
         panic!("no candidate is left")
     };
-    let shown = serde_json::to_value(receipt(1, RouterAnswer::Refused(refusal))).unwrap();
+    let shown = serde_json::to_value(receipt(1, RouterAnswer::Refused(Box::new(refusal)))).unwrap();
     assert_eq!(
         (&shown["winner"], &shown["candidates"]),
         (&Value::Null, &json!([]))

@@ -50,7 +50,7 @@ struct Bar {
 }
 
 /// Returns the colour of an index, far from that of the index before.
-pub(super) fn colour(index: usize) -> String {
+pub(crate) fn colour(index: usize) -> String {
     format!("hsl({} 60% 54%)", (205 + index * 137) % 360)
 }
 
@@ -228,7 +228,7 @@ fn on_axis(value: f64) -> String {
 }
 
 /// Formats a number in few characters.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 1e7 => format!("{:.0}M", value / 1e6),
         size if size >= 1e6 => format!("{:.1}M", value / 1e6),

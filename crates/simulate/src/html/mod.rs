@@ -8,6 +8,7 @@ mod table;
 use std::{collections::BTreeSet, fmt::Write};
 
 use self::chart::{BarGroup, Bars};
+pub(crate) use self::chart::{colour, short};
 use crate::{CellReport, SimulationReport};
 
 /// Most cells with a chart per engine, and most engines in each, to keep the page readable.
@@ -56,6 +57,26 @@ const CHARTS: [ChartSpec; 5] = [
     },
 ];
 
+/// The charts of closed loops, in front of the others.
+static SESSION_CHARTS: [ChartSpec; 2] = [
+    ChartSpec {
+        title: "Turns per minute",
+        of: |cell| {
+            cell.sessions
+                .map_or(0.0, |sessions| sessions.turns_per_minute)
+        },
+        from: 0.0,
+    },
+    ChartSpec {
+        title: "Share of the available reuse (%)",
+        of: |cell| {
+            cell.sessions
+                .map_or(0.0, |sessions| sessions.reuse_ratio * 100.0)
+        },
+        from: 0.0,
+    },
+];
+
 struct ChartSpec {
     title: &'static str,
     of: fn(&CellReport) -> f64,
@@ -73,10 +94,11 @@ pub fn page(report: &SimulationReport) -> String {
          <title>Simulation of {file}</title><style>{STYLE}</style></head><body>\n\
          <h1>Simulation of {file}</h1>\n\
          <p>{trace}; {} requests left out. Engines: {}. \
-         Seed {}. The first tenth of the requests is not counted.</p>\n",
+         Seed {}; {}.</p>\n",
         trace.dropped,
         escaped(report.profile),
         report.seed,
+        report.uncounted(),
         file = escaped(&trace.file),
     );
     if let Some(fit) = &report.fit {
@@ -100,7 +122,9 @@ pub fn page(report: &SimulationReport) -> String {
             .filter(|cell| cell.workers == workers)
             .collect();
         let _ = writeln!(page, "<h2>{workers} engines</h2>");
-        for figure in &CHARTS {
+        let is_loop = cells.iter().any(|cell| cell.sessions.is_some());
+        let of_sessions = SESSION_CHARTS.iter().filter(|_| is_loop);
+        for figure in of_sessions.chain(&CHARTS) {
             let groups = by_pace(&cells, &policies, figure);
             page.push_str(
                 &Bars {
@@ -164,6 +188,9 @@ fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &ChartSpec) -> Vec<
 }
 
 fn pace(cell: &CellReport) -> String {
+    if let Some(sessions) = cell.sessions {
+        return format!("{} sessions", sessions.concurrent);
+    }
     cell.pace.load.map_or_else(
         || format!("speed {:.3}", cell.pace.speedup),
         |load| format!("load {load}"),
@@ -199,7 +226,7 @@ fn per_worker(page: &mut String, cells: &[CellReport]) {
 }
 
 /// Escapes text for HTML, also between double quotes.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -5,20 +5,29 @@ use std::{sync::Arc, time::Duration};
 use engine_model::{EmittedToken, NamedRequest, RequestId};
 use kv_blocks::Moment;
 use routing::{
-    Dispatch, Job, JobAffinity, JobPrompt, JobTenant, Plan, ReleasedRequest, ReportedWork,
-    TargetPool, WaitBudget,
+    Dispatch, ExpectedReply, Job, JobAffinity, JobPrompt, JobSlo, JobTenant, ModelRoutingEntry,
+    Overrides, Plan, ReleasedRequest, ReportedWork, TargetPool, WaitBudget,
 };
 
-use super::{Simulation, exchange::LoadMessage};
-use crate::{engines::NextWake, outcome::Placement, wire::StepAnnouncement};
+use super::{Simulation, exchange::LoadMessage, prompt::PlayedPrompt};
+use crate::{
+    engines::NextWake,
+    outcome::{Placement, RequestResult},
+    wire::StepAnnouncement,
+};
 
 /// Interval of the router's ticks, as in `warmroute serve`.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Time after which the client of a closed loop sends a refused request again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// An event at a moment.
 #[derive(Debug)]
 pub(super) enum SimulationEvent {
     Arrival(usize),
+    /// A refused request comes again.
+    Retry(usize),
     StepEnd(usize),
     /// An engine must be woken.
     Wake(usize),
@@ -41,7 +50,14 @@ pub(super) enum SimulationEvent {
 impl Simulation<'_> {
     /// Handles events until every request is finished, or the time is over.
     pub(super) fn play(&mut self) {
-        self.expect_arrival(0);
+        match &mut self.sessions {
+            None => self.expect_arrival(0),
+            Some(sessions) => {
+                for arrival in sessions.start() {
+                    self.expect(arrival);
+                }
+            }
+        }
         self.events.put(Moment::START + TICK, SimulationEvent::Tick);
         for forgotten in &self.cell.faults.forgotten {
             self.events.put(
@@ -53,8 +69,14 @@ impl Simulation<'_> {
             && let Some((now, what)) = self.events.next()
             && now <= self.end
         {
+            if let Some(sessions) = &mut self.sessions
+                && sessions.begins_to_measure(now)
+            {
+                self.computed_before = self.engines.computed_tokens();
+            }
             match what {
                 SimulationEvent::Arrival(request) => self.arrive(now, request),
+                SimulationEvent::Retry(request) => self.decide(now, request),
                 SimulationEvent::StepEnd(worker) => self.end_step(now, worker),
                 SimulationEvent::Wake(worker) => self.run_engine(now, worker),
                 SimulationEvent::Message(message) => self.wire.deliver(&message),
@@ -76,35 +98,63 @@ impl Simulation<'_> {
         }
     }
 
+    /// Adds a request of a closed loop, which will arrive at this time.
+    fn expect(&mut self, arrival: Moment) {
+        let request = self.requests.len();
+        self.requests.push(RequestResult::pending(arrival));
+        self.events.put(arrival, SimulationEvent::Arrival(request));
+    }
+
     fn arrive(&mut self, now: Moment, request: usize) {
-        self.expect_arrival(request + 1);
-        if request == self.warm_up() {
-            self.computed_before = self.engines.computed_tokens();
+        match &mut self.sessions {
+            Some(sessions) => sessions.arrived(request),
+            None => {
+                self.expect_arrival(request + 1);
+                if request == self.warm_up() {
+                    self.computed_before = self.engines.computed_tokens();
+                }
+            }
         }
-        let traced = &self.trace.requests[request];
-        let session = traced
-            .session()
+        self.decide(now, request);
+    }
+
+    fn decide(&mut self, now: Moment, request: usize) {
+        let Some((traced, prompt)) = self.traced(request).zip(self.prompt(request)) else {
+            return;
+        };
+        let session = (prompt.turn)
             .filter(|_| self.cell.sessions)
-            .map(Arc::new);
+            .map(|turn| Arc::new(turn.keys()));
         let weights = self.cell.tenants.as_ref();
         let tenant = weights.zip(traced.tenant).map(|(weights, tenant)| {
             let weight = weights.get(&tenant).copied().unwrap_or(1.0);
             (Arc::from(tenant.to_string()), weight)
         });
+        let named = traced.model.as_ref();
+        let own = named.map(|model| self.models.of(&model.id, &model.base));
         let job = Job {
             targets: TargetPool {
                 candidates: &self.engines.candidates,
+                policy: own.and_then(|own| own.policy),
                 ..TargetPool::default()
             },
+            overrides: own.map_or_else(Overrides::default, |own| self.overrides_of(own)),
             prompt: JobPrompt {
-                blocks: Some(&traced.blocks),
+                blocks: Some(&prompt.blocks),
                 tokens: traced.prompt_tokens,
                 ..JobPrompt::default()
             },
             affinity: JobAffinity {
-                keys: traced.affinity(),
+                keys: prompt.affinity,
                 session: session.as_ref(),
                 prefix_holders: None,
+            },
+            reply: ExpectedReply {
+                slo: JobSlo {
+                    spent: now.since(self.requests[request].arrival),
+                    ..JobSlo::default()
+                },
+                ..ExpectedReply::default()
             },
             // No client gives up.
             wait_budget: Some(WaitBudget {
@@ -115,19 +165,19 @@ impl Simulation<'_> {
             tenant: tenant.as_ref().map(|(name, weight)| JobTenant {
                 name,
                 weight: *weight,
-                program: traced.turn.map(|turn| turn.session),
+                program: prompt.turn.map(|turn| turn.session),
                 most_queued: None,
             }),
-            random: self.random.next(),
+            random: self.random.decisions.next(),
             ..Job::default()
         };
         let router = match self.replicas.len() {
             1 => 0,
-            routers => usize::try_from(self.dealing.below(routers as u64)).unwrap_or(0),
+            routers => usize::try_from(self.random.routers.below(routers as u64)).unwrap_or(0),
         };
         match self.replicas[router].router.decide(now, &job) {
             Dispatch::Plan(plan) => {
-                if let Some(worker) = self.send(now, (router, request), &plan) {
+                if let Some(worker) = self.send(now, (router, request), &plan, prompt) {
                     self.run_engine(now, worker);
                 }
             }
@@ -136,7 +186,40 @@ impl Simulation<'_> {
                 self.replicas[router].queue.requests.insert(ticket, request);
                 self.release(now, router);
             }
-            Dispatch::Refused(_) => self.open -= 1,
+            Dispatch::Refused(_) => self.refused(now, request),
+        }
+    }
+
+    /// Returns the settings of a model that differ from the general ones.
+    fn overrides_of(&self, own: &ModelRoutingEntry) -> Overrides {
+        let general = self.cell.routing.section.medium_weights;
+        Overrides {
+            overlap_weight: own.overlap_weight,
+            temperature: own.temperature,
+            medium_weights: own.medium_weights.over(general),
+            ..Overrides::default()
+        }
+    }
+
+    /// A client of a closed loop sends the request again; recorded ones give up.
+    fn refused(&mut self, now: Moment, request: usize) {
+        if self.sessions.is_some() {
+            self.events
+                .put(now + RETRY, SimulationEvent::Retry(request));
+        } else {
+            self.open -= 1;
+        }
+    }
+
+    /// A reply is complete: in a closed loop another request follows.
+    fn finished(&mut self, now: Moment, request: usize) {
+        match &mut self.sessions {
+            None => self.open -= 1,
+            Some(sessions) => {
+                if let Some(arrival) = sessions.ended(now, request) {
+                    self.expect(arrival);
+                }
+            }
         }
     }
 
@@ -146,30 +229,40 @@ impl Simulation<'_> {
         now: Moment,
         (router, request): (usize, usize),
         plan: &Plan,
+        prompt: PlayedPrompt,
     ) -> Option<usize> {
-        let traced = &self.trace.requests[request];
+        let traced = self.traced(request)?;
+        let target = plan.decode.target;
+        let fetch = plan.decision.fetch().and_then(|note| {
+            self.engines
+                .fetch(now, (note.source, target), &prompt.names)
+        });
         let generation = NamedRequest {
             id: RequestId(request as u64),
             prompt_tokens: traced.prompt_tokens,
-            blocks: Arc::clone(&traced.names),
+            blocks: prompt.names,
             output_tokens: traced.output_tokens,
-            priority: plan.engine_priority,
+            fetch,
+            // The routers of a simulation start together.
+            priority: plan.engine_priority.number(Duration::ZERO),
         };
         let taken = self
             .engines
-            .worker(plan.decode.target)
+            .worker(target)
             .filter(|worker| self.engines.submit(*worker, now, generation).is_ok());
         let Some(worker) = taken else {
             let released = self.replicas[router].router.failed(now, plan.reservation);
-            self.open -= 1;
+            self.refused(now, request);
             self.dispatch_released(now, router, released);
             return None;
         };
+        let winner = plan.decision.winning();
         self.requests[request].placed = Some(Placement {
             at: now,
             worker,
             router,
             reservation: plan.reservation,
+            predicted_ttft_ms: winner.and_then(|row| row.predicted_ttft_ms),
         });
         Some(worker)
     }
@@ -213,12 +306,10 @@ impl Simulation<'_> {
         now: Moment,
         emitted: &EmittedToken,
     ) -> Option<(usize, Vec<ReleasedRequest>)> {
-        // Request ids are positions in the trace.
+        // Request ids are positions in the list of requests.
         let index = usize::try_from(emitted.id.0).ok()?;
-        let (outcome, traced) = self
-            .requests
-            .get_mut(index)
-            .zip(self.trace.requests.get(index))?;
+        let traced = self.traced(index)?;
+        let outcome = self.requests.get_mut(index)?;
         let Placement {
             router: number,
             reservation,
@@ -235,15 +326,17 @@ impl Simulation<'_> {
             outcome.done = Some(now);
             router.record_reply_length(traced.output_tokens);
             router.record_work(
+                now,
                 reservation,
                 ReportedWork {
                     prompt_tokens: traced.prompt_tokens,
                     cached_tokens: Some(outcome.cached_tokens),
                     output_tokens: traced.output_tokens,
+                    shows_decode_steps: true,
                 },
             );
             released.extend(router.done(now, reservation));
-            self.open -= 1;
+            self.finished(now, index);
         }
         Some((number, released))
     }
@@ -274,8 +367,11 @@ impl Simulation<'_> {
             let mut engines: Vec<usize> = Vec::new();
             for released in released {
                 let queue = &mut self.replicas[router].queue;
-                if let Some(request) = queue.requests.remove(&released.ticket) {
-                    engines.extend(self.send(now, (router, request), &released.plan));
+                let request = queue.requests.remove(&released.ticket);
+                if let Some((request, prompt)) =
+                    request.and_then(|request| Some((request, self.prompt(request)?)))
+                {
+                    engines.extend(self.send(now, (router, request), &released.plan, prompt));
                 }
             }
             for engine in engines {

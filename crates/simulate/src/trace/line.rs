@@ -1,11 +1,11 @@
 //! One line of a trace as a request.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kv_blocks::{BlockSize, EngineHash, HashScheme, PromptBlocks, SequenceHash};
 use serde_json::{Map, Value};
 
-use super::{SessionTurn, TraceError, TraceRequest};
+use super::{SessionTurn, TraceError, TraceModel, TraceRequest};
 
 /// Conversion of ids into hashes. Any scheme would do: the simulated engines and the router's index
 /// share one.
@@ -58,21 +58,50 @@ pub(super) fn request(
     *free_blocks = free_blocks
         .checked_sub(blocks)
         .ok_or(TraceError::TooManyBlocks { line })?;
-    let hashes = chain(line, &ids, blocks);
-    let whole = size.whole_blocks(prompt_tokens) as usize;
+    let names: Arc<[EngineHash]> = (chain(line, &ids, blocks).iter())
+        .map(|hash| EngineHash(hash.0))
+        .collect();
     Ok(TraceRequest {
         arrival_s: timestamp_ms / 1e3,
         prompt_tokens,
         output_tokens,
-        names: hashes.iter().map(|hash| EngineHash(hash.0)).collect(),
-        blocks: Arc::new(PromptBlocks::of_chain(SCHEME, size, hashes[..whole].into())),
-        turn: fields
-            .fields
-            .get("session")
-            .and_then(Value::as_u64)
-            .map(|session| SessionTurn { session, number: 0 }),
+        blocks: whole_blocks(size, prompt_tokens, &names),
+        names,
+        turn: session(fields.fields).map(|session| SessionTurn { session, number: 0 }),
+        pause: pause(fields.fields),
         tenant: fields.fields.get("tenant").and_then(Value::as_u64),
+        model: fields.model()?,
     })
+}
+
+/// Returns the whole blocks of a prompt whose blocks have these names.
+pub(crate) fn whole_blocks(
+    size: BlockSize,
+    prompt_tokens: u32,
+    names: &[EngineHash],
+) -> Arc<PromptBlocks> {
+    let whole = size.whole_blocks(prompt_tokens) as usize;
+    let chain = names.iter().take(whole).map(|name| SequenceHash(name.0));
+    Arc::new(PromptBlocks::of_chain(SCHEME, size, chain.collect()))
+}
+
+/// Returns the number of the request's session: `session`, or a hash of the text in `session_id`.
+fn session(fields: &Map<String, Value>) -> Option<u64> {
+    let number = |name: &str| fields.get(name).and_then(Value::as_u64);
+    number("session")
+        .or_else(|| number("session_id"))
+        .or_else(|| {
+            let name = fields.get("session_id")?.as_str()?;
+            let characters: Vec<u32> = name.chars().map(u32::from).collect();
+            Some(SCHEME.extend(None, &characters).0)
+        })
+}
+
+/// Returns the time from the end of the session's reply before it: `delay`, in ms.
+fn pause(fields: &Map<String, Value>) -> Option<Duration> {
+    let ms = fields.get("delay")?.as_f64()?;
+    let ms = Some(ms).filter(|ms| (0.0..=LATEST_MS).contains(ms))?;
+    Some(Duration::from_secs_f64(ms / 1e3))
 }
 
 /// Returns the hashes of this many blocks. Further ids are ignored; blocks without an id are shared
@@ -111,6 +140,30 @@ impl LineFields<'_> {
                 .filter(|tokens| (1..=LONGEST).contains(tokens))
                 .and_then(|tokens| tokens.try_into().ok())
         })
+    }
+
+    /// Returns the model: `model`, which `served_model` is the base of.
+    fn model(&self) -> Result<Option<TraceModel>, TraceError> {
+        let Some(id) = self.name("model")? else {
+            return Ok(None);
+        };
+        let base = self.name("served_model")?;
+        Ok(Some(TraceModel {
+            base: base.unwrap_or_else(|| Arc::clone(&id)),
+            id,
+        }))
+    }
+
+    /// Returns the name of a model; `None` if there is none.
+    fn name(&self, field: &'static str) -> Result<Option<Arc<str>>, TraceError> {
+        if matches!(self.fields.get(field), None | Some(Value::Null)) {
+            return Ok(None);
+        }
+        self.read(field, "the name of a model", |value| {
+            let name = value.as_str().filter(|name| !name.is_empty())?;
+            Some(Arc::<str>::from(name))
+        })
+        .map(Some)
     }
 
     fn read<T>(

@@ -178,7 +178,9 @@ impl RedisTokenStoreInner {
             Ok(Some(value)) if !value.left.is_zero() => {
                 value::decode(&name, &value.bytes).map(|ids| SharedTokensHit {
                     ids,
-                    left: value.left,
+                    // Redis counted before its answer travelled: a copy here must not outlive its
+                    // value there.
+                    left: value.left.saturating_sub(LOOKUP_BUDGET),
                 })
             }
             // Every value that this router writes expires.

@@ -7,12 +7,13 @@ use anyhow::Context;
 use clap::{Args, FromArgMatches};
 use config::Override;
 use engine_sim::{EngineArgs, EngineConfig, RunningEngine};
+use net::ListenAddr;
 use routing::Policy;
 
 use crate::{
     live::SourceTexts,
     settings,
-    wire_up::{self, RunningRouter, StartOptions},
+    wire_up::{self, ProcessOwner, RunningRouter, StartOptions},
 };
 
 /// Model that the engines serve.
@@ -26,6 +27,10 @@ const KV_BLOCKS: u32 = 1280;
 pub(crate) struct DemoCluster {
     engines: Vec<RunningEngine>,
     pub(crate) router: RunningRouter,
+    /// The router's data listener.
+    pub(crate) data: ListenAddr,
+    /// Its admin listener.
+    pub(crate) admin: ListenAddr,
 }
 
 impl DemoCluster {
@@ -63,6 +68,7 @@ impl DemoCluster {
             on_verdict: Arc::new(|_| {}),
             takeover: false,
             key_in_arguments: false,
+            owner: ProcessOwner::Router,
         };
         let router = wire_up::start(settings, SourceTexts::default(), extras).await?;
         router.fleet.first_verdicts().await;
@@ -72,7 +78,15 @@ impl DemoCluster {
             "{ready} of {} engines are ready",
             engines.len()
         );
-        Ok(Self { engines, router })
+        let addresses = &router.addresses;
+        let listening = addresses.data.clone().zip(addresses.admin.clone());
+        let (data, admin) = listening.context("the router does not listen")?;
+        Ok(Self {
+            engines,
+            router,
+            data,
+            admin,
+        })
     }
 
     /// Stops everything and waits for its end.

@@ -36,8 +36,8 @@ pub(crate) async fn run(
     if output != DemoOutput::Silent {
         output::err(&format!(
             "\n{policy}: {workers} engines behind http://{} (admin http://{}), {} chats, {requests} requests",
-            cluster.router.addresses.data,
-            cluster.router.addresses.admin,
+            cluster.data,
+            cluster.admin,
             sessions.len()
         ));
     }
@@ -45,7 +45,7 @@ pub(crate) async fn run(
     let mut chats = JoinSet::new();
     for session in sessions {
         let context = ChatContext {
-            router: cluster.router.addresses.data.address().clone(),
+            router: cluster.data.address().clone(),
             ring: Arc::clone(&cluster.router.ring),
             counters: Arc::clone(&counters),
             reason_every: requests / REASONS,

@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 #[cfg(feature = "nats")]
 use super::shared_members;
 use super::{LiveConfig, discovered};
+use crate::wire_up::ProcessOwner;
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -40,17 +41,20 @@ impl FileVersion {
     }
 }
 
-/// Reloads the configuration when its sources change; never returns. Each source is a task of its
-/// own: one that panics, or waits for a file system that hangs, delays none of the others.
+/// Reloads the configuration when its sources change, at SIGHUP if the process is the router's;
+/// never returns. Each source is a task of its own: one that panics, or waits for a file system
+/// that hangs, delays none of the others.
 ///
 /// A change that panics leaves the current configuration: the new one is stored as the last step of
 /// a change, and a restarted task compares its source with that.
-pub(crate) async fn follow_sources(live: Arc<LiveConfig>) {
+pub(crate) async fn follow_sources(live: Arc<LiveConfig>, owner: ProcessOwner) {
     let mut tasks = JoinSet::new();
     let [file, keys, signal, leases] = [(); 4].map(|()| Arc::clone(&live));
     tasks.spawn(async move { supervise("config_file", || watch_file(&file)).await });
     tasks.spawn(async move { supervise("keys_file", || watch_keys(&keys)).await });
-    tasks.spawn(async move { signals(&signal).await });
+    if owner == ProcessOwner::Router {
+        tasks.spawn(async move { signals(&signal).await });
+    }
     tasks.spawn(async move { supervise("leases", || end_leases(&leases)).await });
     discovered::follow(&live, &mut tasks);
     #[cfg(feature = "nats")]

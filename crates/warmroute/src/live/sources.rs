@@ -46,6 +46,20 @@ impl SourceTexts {
         Ok(sources)
     }
 
+    /// Returns sources without a file: a program has the text in memory.
+    pub(crate) fn of_text(
+        text: Option<String>,
+        env: Vec<(String, String)>,
+        flags: Vec<Override>,
+    ) -> Self {
+        Self {
+            text: text.map(|text| Arc::new(Zeroizing::new(text))),
+            env: Arc::new(env),
+            flags: Arc::new(flags),
+            ..Self::default()
+        }
+    }
+
     /// Loads the workers of the state file, which the settings of the file name.
     pub(crate) fn remember(&mut self, settings: &Settings) -> Result<(), Vec<Problem>> {
         let Some(path) = &settings.discovery.state_file else {

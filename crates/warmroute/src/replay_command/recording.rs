@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use kv_blocks::BlockSize;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::decision_record::{DecisionRecord, RecordedOutcome};
 
@@ -52,6 +53,8 @@ pub(super) enum UnplayableLog {
 /// One request.
 #[derive(Debug)]
 struct RecordedRequest {
+    /// The fields of the line that name its model.
+    model: [Value; 2],
     arrival_ms: f64,
     prompt_tokens: u32,
     reply_tokens: Option<u32>,
@@ -136,6 +139,8 @@ fn request(
         });
     let apart = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Some(RecordedRequest {
+        model: [Some(&line.model), line.served_model.as_ref()]
+            .map(|name| json!(name.filter(|name| !name.is_empty()))),
         arrival_ms: line.arrival_ms(outcome)?,
         prompt_tokens: line.prompt.tokens,
         reply_tokens: outcome.completion_tokens.filter(|tokens| *tokens > 0),
@@ -161,10 +166,11 @@ fn lines(requests: &[RecordedRequest]) -> String {
     for request in requests {
         let reply = request.reply_tokens.map_or(mean, u64::from);
         let arrival_ms = request.arrival_ms - first_ms;
+        let [model, served_model] = &request.model;
         // Writing into a String does not fail.
         let _ = writeln!(
             lines,
-            r#"{{"timestamp":{arrival_ms},"input_length":{},"output_length":{reply},"hash_ids":{:?}}}"#,
+            r#"{{"timestamp":{arrival_ms},"model":{model},"served_model":{served_model},"input_length":{},"output_length":{reply},"hash_ids":{:?}}}"#,
             request.prompt_tokens, request.ids
         );
     }
@@ -203,7 +209,6 @@ impl RequestSums {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
-    use serde_json::{Value, json};
 
     use super::*;
 
@@ -295,6 +300,24 @@ mod tests {
         ];
         let recorded = read(&log.join("\n")).unwrap().recorded;
         assert_eq!((recorded.requests, recorded.skipped), (1, 8));
+    }
+
+    #[test]
+    fn a_request_has_the_model_of_its_receipt_and_that_ones_base() {
+        let log = [
+            line(10, CHAIN, |_| ()),
+            line(10, CHAIN, |line| {
+                line["model"] = json!("a \"quoted\" name");
+                line["served_model"] = json!("base");
+            }),
+        ];
+        let text = read(&log.join("\n")).unwrap().lines;
+        let trace = simulate::Trace::read(&text, BlockSize::new(16).unwrap()).unwrap();
+        let models: Vec<[&str; 2]> = (trace.requests.iter())
+            .filter_map(|request| request.model.as_ref())
+            .map(|model| [&*model.id, &*model.base])
+            .collect();
+        assert_eq!(models, [["m", "m"], ["a \"quoted\" name", "base"]]);
     }
 
     #[test]

@@ -7,27 +7,28 @@ use engine_model::Profile;
 use kv_blocks::{BlockSize, BlockSizeError};
 use routing::{Policy, UnknownPolicy};
 use simulate::{
-    FaultPlan, LostView, SlowEngine,
+    FaultPlan, FetchLink, LostView, SlowEngine,
     ranges::{
-        LATEST_S, LONGEST_DELAY_MS, MOST_LOAD, MOST_ROUTERS, MOST_SLOWER, MOST_SPEEDUP,
-        MOST_WORKERS,
+        LATEST_S, LONGEST_DELAY_MS, LONGEST_TTFT_MS, MOST_GB_PER_S, MOST_LOAD, MOST_ROUTERS,
+        MOST_SLOWER, MOST_SPEEDUP, MOST_WORKERS,
     },
 };
 
-use super::{files::ReportOutput, trace_file::TraceSource};
+use super::{files::ReportOutput, session_args::SessionArgs, trace_file::TraceSource};
 use crate::cli::NameValue;
 
 const AFTER_HELP: &str = "Exit code: 0 with a result; 2 for a bad flag; 78 for a trace or a log that cannot be used; 1 where a file \
-cannot be written.\n\nSynthetic workloads and their parameters, the keys that --set takes, and what the figures leave out: \
+or stdout cannot be written.\n\nSynthetic workloads and their parameters, the keys that --set takes, and what the figures leave out: \
 docs/simulate.md.";
+
+/// Time of a read of blocks besides that on the connection, in ms, unless a flag says otherwise.
+const FETCH_FLOOR_MS: u64 = 5;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct SimulateArgs {
-    /// The workload: a file of JSON lines with timestamp (ms), input_length, output_length and hash_ids, plain or .zst; or
-    /// one that is made up, such as synthetic:chat?sessions=200&seed=7 (also agents, tenants).
-    #[arg(long, value_name = "FILE|synthetic:KIND", value_parser = TraceSource::from_str)]
-    pub(super) trace: TraceSource,
+    #[command(flatten)]
+    pub(super) workload: WorkloadArgs,
     /// A policy to try; repeat or separate by commas for more.
     #[arg(long = "policy", value_name = "NAME", value_delimiter = ',', default_values = ["round_robin", "warm"],
           value_parser = policy)]
@@ -38,6 +39,8 @@ pub(crate) struct SimulateArgs {
     pub(super) workers: Vec<u32>,
     #[command(flatten)]
     pub(super) pace: PaceArgs,
+    #[command(flatten)]
+    pub(super) sessions: SessionArgs,
     #[command(flatten)]
     pub(super) engine: SimulatedEngineArgs,
     #[command(flatten)]
@@ -52,14 +55,26 @@ pub(crate) struct SimulateArgs {
     /// Another seed settles ties and loses messages differently.
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// Tokens that one of the trace's hash_ids stands for.
-    #[arg(long, value_name = "TOKENS", default_value = "512", value_parser = block_size)]
-    pub(super) trace_block_tokens: BlockSize,
     #[command(flatten)]
     pub(super) output: OutputArgs,
 }
 
-/// The speed of the trace.
+/// The workload.
+#[derive(Args, Debug)]
+pub(super) struct WorkloadArgs {
+    /// The workload: a file of JSON lines with timestamp (ms), input_length, output_length and hash_ids, plain or .zst; or
+    /// one that is made up, such as synthetic:chat?sessions=200&seed=7 (also agents, tenants, fanout).
+    #[arg(long, value_name = "FILE|synthetic:KIND", value_parser = TraceSource::from_str)]
+    pub(super) trace: TraceSource,
+    /// Tokens that one of the trace's hash_ids stands for.
+    #[arg(long, value_name = "TOKENS", default_value = "512", value_parser = block_size)]
+    pub(super) trace_block_tokens: BlockSize,
+    /// The model of the requests for which the trace names none: its settings are those of routing.models.
+    #[arg(long, value_name = "NAME")]
+    pub(super) model: Option<String>,
+}
+
+/// The speed of the trace, and the wanted speed of the replies.
 #[derive(Args, Debug)]
 pub(super) struct PaceArgs {
     /// How hard the engines have to work: share of their time that useful work would take, separated by commas
@@ -69,6 +84,10 @@ pub(super) struct PaceArgs {
     /// Play the trace so many times faster than recorded, whatever load that is.
     #[arg(long, value_name = "TIMES", value_parser = speedup)]
     pub(super) speedup: Option<f64>,
+    /// Target for the time to first token of every request, for the router (as routing.slo.ttft) and for the share of the
+    /// requests that meet it.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=LONGEST_TTFT_MS))]
+    pub(super) slo_ttft_ms: Option<u64>,
 }
 
 /// The engines.
@@ -84,6 +103,25 @@ pub(super) struct SimulatedEngineArgs {
     /// Tokens that the cache of an engine holds, in place of the profile's.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) kv_tokens: Option<u32>,
+    /// Let engines read blocks from each other, where the policy warm finds that cheaper than to compute them: over
+    /// connections of so many 10^9 bytes per second, 131,072 bytes for each token.
+    #[arg(long, value_name = "GB/S", value_parser = gb_per_s)]
+    pub(super) fetch_gb_s: Option<f64>,
+    /// Time of such a read besides that on the connection [default: 5].
+    #[arg(long, value_name = "MS", requires = "fetch_gb_s",
+          value_parser = clap::value_parser!(u64).range(0..=LONGEST_DELAY_MS))]
+    pub(super) fetch_floor_ms: Option<u64>,
+}
+
+impl SimulatedEngineArgs {
+    /// Returns the connections between engines, if they read blocks from each other.
+    pub(super) fn fetch_link(&self) -> Option<FetchLink> {
+        let floor_ms = self.fetch_floor_ms.unwrap_or(FETCH_FLOOR_MS);
+        self.fetch_gb_s.map(|gb_per_s| FetchLink {
+            gb_per_s,
+            floor: Duration::from_millis(floor_ms),
+        })
+    }
 }
 
 /// The engines' events.
@@ -197,6 +235,14 @@ fn speedup(text: &str) -> Result<f64, String> {
     )
 }
 
+fn gb_per_s(text: &str) -> Result<f64, String> {
+    number(
+        text,
+        |speed| speed > 0.0 && speed <= MOST_GB_PER_S,
+        "expected a number above 0, at most 10000",
+    )
+}
+
 fn loss(text: &str) -> Result<f64, String> {
     number(
         text,
@@ -237,7 +283,11 @@ fn of_worker(text: &str) -> Option<(u32, &str)> {
     Some((number.checked_sub(1)?, value))
 }
 
-fn number(text: &str, fits: impl Fn(f64) -> bool, expected: &str) -> Result<f64, String> {
+pub(super) fn number(
+    text: &str,
+    fits: impl Fn(f64) -> bool,
+    expected: &str,
+) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|number| fits(*number))

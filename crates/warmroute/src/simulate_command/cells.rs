@@ -12,10 +12,7 @@ use simulate::{Cell, CellReport, Trace};
 /// Runs every cell; the reports are in the order of the cells, whichever finishes first.
 pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let progress = ProgressLine {
-        cells: cells.len(),
-        shown: std::io::stderr().is_terminal(),
-    };
+    let progress = ProgressLine::new(cells.len());
     let never = AtomicBool::new(false);
     let reports = simulate::run_all(trace, cells, threads, &never, &mut |done| {
         progress.show(done);
@@ -28,13 +25,21 @@ pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
 const BAR: usize = 30;
 
 /// One line on a terminal, overwritten.
-struct ProgressLine {
+pub(crate) struct ProgressLine {
     cells: usize,
     shown: bool,
 }
 
 impl ProgressLine {
-    fn show(&self, done: usize) {
+    /// Creates the line of so many experiments.
+    pub(crate) fn new(cells: usize) -> Self {
+        Self {
+            cells,
+            shown: std::io::stderr().is_terminal(),
+        }
+    }
+
+    pub(crate) fn show(&self, done: usize) {
         let filled = BAR * done / self.cells.max(1);
         self.write(&format!(
             "\r[{:<BAR$}] {done} of {} experiments",
@@ -43,7 +48,7 @@ impl ProgressLine {
         ));
     }
 
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.write("\r\x1b[K");
     }
 

@@ -62,7 +62,7 @@ pub(super) fn json(report: &SimulationReport) -> String {
 }
 
 /// Writes a file; returns an error message if that fails.
-pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| write_error(path, &error))
 }
 

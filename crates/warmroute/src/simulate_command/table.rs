@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use simulate::{COLUMNS, CellReport, SimulationReport};
+use simulate::{SimulationReport, columns};
 
 /// Returns the whole report.
 pub(super) fn of(report: &SimulationReport) -> String {
@@ -20,15 +20,18 @@ pub(super) fn of(report: &SimulationReport) -> String {
     }
     let _ = writeln!(
         text,
-        "engines: {}; times in ms; the first tenth of the requests is not counted\n",
-        report.profile
+        "engines: {}; times in ms; {}\n",
+        report.profile,
+        report.uncounted()
     );
-    let mut rows = vec![COLUMNS.map(|column| column.name.to_owned())];
-    rows.extend(report.cells.iter().map(row));
-    let widths = [0; COLUMNS.len()];
-    let widths = rows.iter().fold(widths, |widths, row| {
-        std::array::from_fn(|column| row[column].len().max(widths[column]))
-    });
+    let columns = columns(&report.cells);
+    let head = columns.iter().map(|column| column.name.to_owned());
+    let mut rows: Vec<Vec<String>> = vec![head.collect()];
+    for cell in &report.cells {
+        rows.push(columns.iter().map(|column| (column.of)(cell)).collect());
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     for row in &rows {
         let mut line = format!("{:<width$}", row[0], width = widths[0]);
         for (cell, width) in row.iter().zip(&widths).skip(1) {
@@ -37,8 +40,4 @@ pub(super) fn of(report: &SimulationReport) -> String {
         let _ = writeln!(text, "{line}");
     }
     text
-}
-
-fn row(cell: &CellReport) -> [String; COLUMNS.len()] {
-    COLUMNS.map(|column| (column.of)(cell))
 }

@@ -40,14 +40,21 @@ impl std::fmt::Display for TraceSource {
 }
 
 impl TraceSource {
-    /// Returns the trace as JSON lines; a generated one has ids for blocks of this size. An error
-    /// message if there is none.
-    pub(super) fn text(&self, block_size: BlockSize) -> Result<String, String> {
+    /// Returns the trace as JSON lines; a generated one has ids for blocks of this size, and names its
+    /// sessions if it has to. An error message if there is none.
+    pub(super) fn text(&self, block_size: BlockSize, sessions: bool) -> Result<String, String> {
+        let generated = |synthetic: &Synthetic| {
+            if sessions {
+                synthetic.text_with_sessions(block_size)
+            } else {
+                synthetic.text(block_size)
+            }
+        };
         match self {
             Self::File(path) => text_file::read(path).map_err(|error| error.to_string()),
-            Self::Synthetic(_, synthetic) => synthetic
-                .text(block_size)
-                .map_err(|error| error.to_string()),
+            Self::Synthetic(_, synthetic) => {
+                generated(synthetic).map_err(|error| error.to_string())
+            }
         }
     }
 }

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use config::{Override, Settings, nearest, simulated_keys};
+use config::{Override, Settings, is_simulated, map_path, nearest, simulated_keys};
 use routing::{CacheSource, RoutingSettings};
+use simulate::Trace;
 
 use crate::{from_settings, settings};
 
@@ -64,6 +65,42 @@ pub fn configured_router(
         .map_err(problems)
 }
 
+/// Checks that each entry of `routing.models` is of a model of the trace: any other one would have no
+/// effect. `option` sets them, and `model_option` names the model of requests without one.
+///
+/// # Errors
+/// A message with the entries that are of none.
+pub fn check_models(
+    routing: &RoutingSettings,
+    trace: &Trace,
+    option: &str,
+    model_option: &str,
+) -> Result<(), String> {
+    let named = trace.models();
+    let is_named = |pattern: &str| {
+        let has_name = |name: &str| match pattern.strip_suffix('*') {
+            Some(beginning) => name.starts_with(beginning),
+            None => name == pattern,
+        };
+        named
+            .iter()
+            .any(|model| has_name(&model.id) || has_name(&model.base))
+    };
+    let entries = routing.section.models.iter();
+    let unused: Vec<String> = entries
+        .filter(|(pattern, _)| !is_named(pattern))
+        .map(|(pattern, _)| map_path("routing.models", pattern))
+        .collect();
+    if unused.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{option}: {}: no request of the trace is of such a model: expected the name as `model` in the trace's lines, \
+         or {model_option} for all requests without one",
+        unused.join(", ")
+    ))
+}
+
 fn of(settings: &Settings) -> ConfiguredRouter {
     ConfiguredRouter {
         routing: from_settings::routing(settings),
@@ -80,10 +117,10 @@ fn of(settings: &Settings) -> ConfiguredRouter {
 /// Returns the message for a key that does not affect a simulation. The policies of the experiments
 /// replace `routing.policy`.
 fn refusal(key: &str, option: &str) -> Option<String> {
-    let keys = simulated_keys();
-    if keys.iter().any(|known| known == key) {
+    if is_simulated(key) {
         return None;
     }
+    let keys = simulated_keys();
     let ending = || {
         keys.iter()
             .find(|known| known.rsplit('.').next() == Some(key))
@@ -100,6 +137,9 @@ fn refusal(key: &str, option: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use kv_blocks::BlockSize;
+    use routing::Policy;
+
     use super::*;
 
     fn with(changes: &[(&str, &str)]) -> Result<ConfiguredRouter, String> {
@@ -169,6 +209,59 @@ mod tests {
                 "{change:?}"
             );
         }
+    }
+
+    fn trace(model: &str) -> Trace {
+        let line = format!(
+            r#"{{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [], {model}}}"#
+        );
+        Trace::read(&line, BlockSize::new(512).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn settings_of_a_model_are_set_by_its_name_or_by_how_names_begin() {
+        let changes = [
+            ("routing.models.qwen.policy", "kv_aware"),
+            ("routing.models[\"org/q2.5*\"].medium_weights.cpu", "0.5"),
+        ];
+        let configured = with(&changes).unwrap();
+        let models = &configured.routing.section.models;
+        let named: Vec<&str> = models.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(named, ["qwen", "org/q2.5*"]);
+        assert_eq!(models[0].1.policy, Some(Policy::KvAware));
+        assert_eq!(models[1].1.medium_weights.cpu, Some(0.5));
+        let error = with(&[("routing.models.qwen.busy_threshold", "0.5")]).unwrap_err();
+        let start = "--set: routing.models.qwen.busy_threshold: no key that the simulator ";
+        assert!(error.starts_with(start), "{error}");
+    }
+
+    #[test]
+    fn settings_of_a_model_that_no_request_has_are_refused() {
+        let check = |pattern: &str, trace: &Trace| {
+            let key = format!("{}.temperature", map_path("routing.models", pattern));
+            let configured = with(&[(&key, "0.5")]).unwrap();
+            check_models(&configured.routing, trace, "--set", "--model")
+        };
+        let (plain, adapter) = (
+            trace(r#""model": "qwen""#),
+            trace(r#""model": "sql", "served_model": "qwen""#),
+        );
+        for pattern in ["qwen", "qw*", "*"] {
+            assert_eq!(check(pattern, &plain), Ok(()), "{pattern}");
+            assert_eq!(check(pattern, &adapter), Ok(()), "{pattern}");
+        }
+        assert_eq!(check("sql", &adapter), Ok(()));
+        let mut unnamed = trace(r#""model": null"#);
+        for (pattern, trace) in [("sql", &plain), ("qwen2", &plain), ("*", &unnamed)] {
+            let error = check(pattern, trace).unwrap_err();
+            let start = format!("--set: routing.models.{pattern}: no request of the trace is of ");
+            assert!(
+                error.starts_with(&start) && error.contains("--model"),
+                "{error}"
+            );
+        }
+        unnamed.name_models("qwen");
+        assert_eq!(check("qwen", &unnamed), Ok(()));
     }
 
     #[test]

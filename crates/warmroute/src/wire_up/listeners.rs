@@ -1,5 +1,5 @@
 //! Binds the sockets of a router, or takes them over from a running process, before anything else
-//! is started.
+//! is started. A router inside another program has those that its settings name.
 
 use std::{
     sync::{Arc, Weak},
@@ -14,7 +14,7 @@ use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
 use net::{Clock, HttpProtocols, ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
 use tokio::sync::watch;
 
-use super::StartError;
+use super::{ProcessOwner, StartError};
 use crate::{
     encryption::{encrypted, identity},
     from_settings::address,
@@ -26,7 +26,7 @@ const LET_GO: Duration = Duration::from_secs(5);
 
 /// Bound sockets, and the probe address, which the probe listener binds itself.
 pub(super) struct BoundListeners {
-    pub(super) data: Listeners,
+    pub(super) data: Option<Listeners>,
     pub(super) operators: AdminListeners,
     pub(super) probe: Option<ListenAddr>,
     /// Whether a running process gave some of them.
@@ -35,12 +35,12 @@ pub(super) struct BoundListeners {
 
 /// Where a router listens.
 pub(crate) struct ListenAddresses {
-    /// Data listener.
-    pub(crate) data: ListenAddr,
+    /// Data listener, if there is one.
+    pub(crate) data: Option<ListenAddr>,
     /// Further data listeners.
     pub(crate) also: Vec<ListenAddr>,
-    /// Admin listener.
-    pub(crate) admin: ListenAddr,
+    /// Admin listener, if there is one.
+    pub(crate) admin: Option<ListenAddr>,
     /// Metrics listener, if there is one.
     pub(crate) metrics: Option<ListenAddr>,
 }
@@ -48,22 +48,24 @@ pub(crate) struct ListenAddresses {
 impl BoundListeners {
     /// Returns the addresses, with the ports that the system chose.
     pub(super) fn addresses(&self) -> ListenAddresses {
-        let mut data = self.data.addresses().into_iter();
+        let data = self.data.as_ref().map(Listeners::addresses);
+        let mut data = data.into_iter().flatten();
+        let operators = &self.operators;
         ListenAddresses {
-            // There is always a first one.
-            data: data.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0)),
+            data: data.next(),
             also: data.collect(),
-            admin: self.operators.admin.listener.address(),
-            metrics: (self.operators.metrics.as_ref()).map(|it| it.listener.address()),
+            admin: (operators.admin.as_ref()).map(|it| it.listener.address()),
+            metrics: (operators.metrics.as_ref()).map(|it| it.listener.address()),
         }
     }
 
     /// Returns the sockets that another process may take over.
     pub(super) fn sockets(&self) -> Vec<(SocketPurpose, Weak<Listener>)> {
-        let data = self.data.all().iter().map(|it| (SocketPurpose::Data, it));
-        let metrics = self.operators.metrics.iter();
+        let data = self.data.iter().flat_map(Listeners::all);
+        let (admin, metrics) = (self.operators.admin.iter(), self.operators.metrics.iter());
         let all = data
-            .chain([(SocketPurpose::Admin, &self.operators.admin.listener)])
+            .map(|it| (SocketPurpose::Data, it))
+            .chain(admin.map(|it| (SocketPurpose::Admin, &it.listener)))
             .chain(metrics.map(|it| (SocketPurpose::Metrics, &it.listener)));
         all.map(|(purpose, it)| (purpose, Arc::downgrade(it)))
             .collect()
@@ -79,9 +81,11 @@ fn protocols(server: &ServerSection) -> HttpProtocols {
     }
 }
 
-/// Binds the addresses in the settings. Operators must send one of `tokens`.
+/// Binds the addresses in the settings, without their defaults where the process is another
+/// program's. Operators must send one of `tokens`.
 pub(super) async fn bind(
     settings: &Settings,
+    owner: ProcessOwner,
     tokens: &Tokens,
     mut inherited: Option<&mut InheritedSockets>,
 ) -> Result<BoundListeners, StartError> {
@@ -90,10 +94,11 @@ pub(super) async fn bind(
     // Both before any socket: no client gets a port that closes at once.
     let data_tls = identity(server.tls.as_ref(), protocols(server))?;
     let operator_tls = identity(settings.admin.tls.as_ref(), HttpProtocols::Http1)?;
-    let data = bind_data(server, inherited.as_deref_mut(), data_tls).await?;
+    let data = bind_data(settings, owner, inherited.as_deref_mut(), data_tls).await?;
+    let operators = bind_operators(settings, owner, tokens, inherited, operator_tls);
     Ok(BoundListeners {
         data,
-        operators: bind_operators(settings, tokens, inherited, operator_tls).await?,
+        operators: operators.await?,
         probe: server
             .probe_listen
             .as_ref()
@@ -102,32 +107,49 @@ pub(super) async fn bind(
     })
 }
 
+/// Returns whether the address with this key is listened at.
+fn is_wanted(settings: &Settings, owner: ProcessOwner, key: &str) -> bool {
+    owner == ProcessOwner::Router || settings.is_set(key)
+}
+
+/// Returns what the operator sets an address with: another program has the key, but no flags.
+fn chooser(owner: ProcessOwner, flag: &'static str, key: &'static str) -> &'static str {
+    match owner {
+        ProcessOwner::Router => flag,
+        ProcessOwner::Program => key,
+    }
+}
+
+/// Binds the data listeners: the first one where it is wanted, and the further ones.
 async fn bind_data(
-    server: &ServerSection,
+    settings: &Settings,
+    owner: ProcessOwner,
     mut inherited: Option<&mut InheritedSockets>,
     tls: Option<Arc<TlsIdentity>>,
-) -> Result<Listeners, StartError> {
+) -> Result<Option<Listeners>, StartError> {
+    let server = &settings.server;
     let more_addresses = server
         .also_listen
         .iter()
         .map(|listen| address(listen).chosen_by("server.also_listen"));
+    let first = is_wanted(settings, owner, "server.listen").then(|| {
+        let chooser = chooser(owner, "--port", "server.listen");
+        address(&server.listen).chosen_by(chooser)
+    });
     let mut data = Vec::new();
-    for listen in std::iter::once(address(&server.listen).chosen_by("--port")).chain(more_addresses)
-    {
+    for listen in first.into_iter().chain(more_addresses) {
         let inherited = inherited.as_deref_mut();
         data.push(open(SocketPurpose::Data, &listen, inherited, tls.as_ref()).await?);
     }
     let mut data = data.into_iter();
-    // There is always a first one.
-    let Some(first) = data.next() else {
-        return Err(TakeoverError::new("there is no place to listen").into());
-    };
-    Ok(Listeners::new(first, data))
+    Ok(data.next().map(|first| Listeners::new(first, data)))
 }
 
-/// Binds the admin listener and that of the metrics, which has its tokens and its certificate.
+/// Binds the admin listener, where it is wanted, and that of the metrics, which has its tokens and
+/// its certificate.
 async fn bind_operators(
     settings: &Settings,
+    owner: ProcessOwner,
     tokens: &Tokens,
     mut inherited: Option<&mut InheritedSockets>,
     tls: Option<Arc<TlsIdentity>>,
@@ -141,15 +163,21 @@ async fn bind_operators(
         clock: Clock::system(),
         audit: audit.clone(),
     };
-    let place = address(&admin.listen).chosen_by("--admin-listen");
-    let reused = inherited.as_deref_mut();
-    let operators = ProtectedListener {
-        listener: open(SocketPurpose::Admin, &place, reused, tls.as_ref()).await?,
-        access: access(&admin.listen),
+    let operators = if is_wanted(settings, owner, "admin.listen") {
+        let chooser = chooser(owner, "--admin-listen", "admin.listen");
+        let place = address(&admin.listen).chosen_by(chooser);
+        let reused = inherited.as_deref_mut();
+        Some(ProtectedListener {
+            listener: open(SocketPurpose::Admin, &place, reused, tls.as_ref()).await?,
+            access: access(&admin.listen),
+        })
+    } else {
+        None
     };
     let scrapers = match metrics.listen.as_ref().filter(|_| metrics.enabled) {
         Some(listen) => {
-            let place = address(listen).chosen_by("--metrics-listen");
+            let chooser = chooser(owner, "--metrics-listen", "metrics.listen");
+            let place = address(listen).chosen_by(chooser);
             Some(ProtectedListener {
                 listener: open(SocketPurpose::Metrics, &place, inherited, tls.as_ref()).await?,
                 access: access(listen),

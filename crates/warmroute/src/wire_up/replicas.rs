@@ -58,7 +58,7 @@ pub(super) fn start(
         settings: settings.replicas.clone(),
         identity: ReplicaIdentity {
             id: replica,
-            address: address(settings, addresses),
+            address: address(settings, addresses).unwrap_or_default(),
             program: env!("CARGO_PKG_VERSION"),
             settings: settings_digest(settings),
         },
@@ -91,21 +91,22 @@ pub(super) fn notes(settings: &Settings) -> NoteQueue {
     }
 }
 
-/// Returns where other machines reach the admin listener, as well as this process can know.
-fn address(settings: &Settings, addresses: &ListenAddresses) -> String {
+/// Returns where other machines reach the admin listener, as well as this process can know; `None`:
+/// there is no such listener.
+fn address(settings: &Settings, addresses: &ListenAddresses) -> Option<String> {
     let scheme = match settings.admin.tls {
         Some(_) => "https",
         None => "http",
     };
-    let bound = addresses.admin.to_string();
-    match (&settings.admin.listen, bound.rsplit_once(':')) {
+    let bound = addresses.admin.as_ref()?.to_string();
+    Some(match (&settings.admin.listen, bound.rsplit_once(':')) {
         (ListenSetting::Tcp(listen), Some((_, port))) if listen.ip().is_unspecified() => {
             let system = rustix::system::uname();
             let name = system.nodename().to_string_lossy();
             format!("{scheme}://{name}:{port}")
         }
         _ => format!("{scheme}://{bound}"),
-    }
+    })
 }
 
 /// The names of the fleet's workers.

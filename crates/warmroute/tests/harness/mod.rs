@@ -29,4 +29,4 @@ pub use reply_bytes::{Framing, chunk, chunked, json_reply, stream_head, stream_r
 pub use routed::{RoutedFleet, RoutedReply, chat_message, words};
 pub use scripted_engine::{PieceGate, ScriptedEngine, ScriptedReply, SeenRequest};
 pub use shape::assert_shape;
-pub use stopwatch::{Stopwatch, eventually};
+pub use stopwatch::{LONGEST_WAIT, Stopwatch, eventually};

@@ -238,6 +238,23 @@ impl Program {
         }
     }
 
+    /// Runs it to its end with this stdout, of which nothing is read.
+    pub fn finish_into(args: &[&str], stdout: impl Into<Stdio>) -> FinishedProgram {
+        let mut child = command(args)
+            .stdout(stdout)
+            .spawn()
+            .expect("the program starts");
+        let mut pipe = child.stderr.take().expect("stderr is piped");
+        let status = limit::wait(&mut child, END, &format!("{args:?}"));
+        let mut stderr = String::new();
+        pipe.read_to_string(&mut stderr).expect("stderr is text");
+        FinishedProgram {
+            code: status.code(),
+            stdout: String::new(),
+            stderr,
+        }
+    }
+
     /// `host:port` of the data listener.
     pub fn data(&self) -> String {
         self.ready["data"]

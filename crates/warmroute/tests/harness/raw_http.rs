@@ -3,12 +3,11 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpStream},
-    time::Duration,
 };
 
 use serde_json::Value;
 
-use super::known_secrets;
+use super::{LONGEST_WAIT, known_secrets};
 
 /// One connection. Dropping it closes it.
 pub struct RawClient {
@@ -68,10 +67,10 @@ impl RawClient {
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the listener accepts");
         stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
+            .set_read_timeout(Some(LONGEST_WAIT))
             .expect("a timeout can be set");
         stream
-            .set_write_timeout(Some(Duration::from_secs(30)))
+            .set_write_timeout(Some(LONGEST_WAIT))
             .expect("a timeout can be set");
         stream
             .set_nodelay(true)

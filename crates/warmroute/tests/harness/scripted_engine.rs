@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Stopwatch, json_reply};
+use super::{LONGEST_WAIT, Stopwatch, json_reply};
 
 /// The reply to one generation request.
 #[derive(Clone, Debug)]
@@ -27,7 +27,9 @@ pub enum ScriptedReply {
     Cut(Vec<u8>),
     /// Closes the connection without a reply when the gate opens.
     CutGated(PieceGate),
-    /// Writes gated pieces and closes the connection.
+    /// Writes these bytes, and closes the connection when the gate opens.
+    CutBehind(Vec<u8>, PieceGate),
+    /// Writes pieces with a pause after each and closes the connection.
     CutAfter(Vec<Vec<u8>>, Duration),
     /// Writes these bytes before it reads the request's body, which it reads much later and
     /// discards.
@@ -61,7 +63,7 @@ impl PieceGate {
 
     fn pass(&self) {
         // A gate without an owner belongs to a test that has failed already.
-        let _ = self.1.lock().unwrap().recv_timeout(Duration::from_secs(60));
+        let _ = self.1.lock().unwrap().recv_timeout(LONGEST_WAIT);
     }
 }
 
@@ -256,7 +258,7 @@ impl ScriptedEngine {
     /// The next generation request that arrived.
     pub fn next_request(&self) -> SeenRequest {
         self.seen
-            .recv_timeout(Duration::from_secs(20))
+            .recv_timeout(LONGEST_WAIT)
             .expect("a request reaches the engine")
     }
 
@@ -284,7 +286,7 @@ impl ScriptedEngine {
     /// The moment when the other side gave up on a withheld reply.
     pub fn hang_up(&self) -> Stopwatch {
         self.hung_up
-            .recv_timeout(Duration::from_secs(20))
+            .recv_timeout(LONGEST_WAIT)
             .expect("the engine sees the other side leave")
     }
 }
@@ -395,6 +397,10 @@ impl EngineConnection {
             ScriptedReply::CutGated(gate) => {
                 gate.pass();
                 self.answer(ScriptedReply::Cut(Vec::new()))
+            }
+            ScriptedReply::CutBehind(bytes, gate) => {
+                self.write(&bytes)?;
+                self.answer(ScriptedReply::CutGated(gate))
             }
             ScriptedReply::CutAfter(pieces, pause) => {
                 self.answer(ScriptedReply::Pieces(pieces, pause))?;

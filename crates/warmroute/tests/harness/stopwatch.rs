@@ -3,6 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+/// Longest wait for something that is certain to come; only a failing test takes it.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
 /// A time measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
@@ -30,8 +33,8 @@ pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
             return value;
         }
         assert!(
-            waiting.elapsed() < Duration::from_secs(20),
-            "waited 20 s for {what}"
+            waiting.elapsed() < LONGEST_WAIT,
+            "waited {LONGEST_WAIT:?} for {what}"
         );
         std::thread::sleep(Duration::from_millis(2));
     }

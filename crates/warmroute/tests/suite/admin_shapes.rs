@@ -402,6 +402,22 @@ fn a_tenant_object_has_all_documented_fields() {
 }
 
 #[test]
+#[contract("V32")]
+fn the_sessions_object_has_all_documented_fields() {
+    let (routed, turns) = routed();
+    let body = get(&routed, "/admin/sessions").json();
+    let ended = json!({"room": "int", "budget": "int", "overdue": "int", "refused": "int"});
+    let shape = json!({
+        "enabled": "bool", "keep_seconds": "number", "return_share": "number", "workers": [], "waiting_total": "int",
+        "waiting": [], "ended": ended,
+    });
+    assert_shape(&body, &shape);
+    assert_eq!(body["enabled"], false, "after {} requests", turns.len());
+    let wrong = RawClient::get(&routed.router.admin(), "/admin/sessions?limit=x");
+    assert_eq!(wrong.status, 400);
+}
+
+#[test]
 fn unknown_paths_methods_and_models_answer_with_the_documented_errors() {
     let routed = RoutedFleet::start(&[&[]]);
     let error = json!({
@@ -508,6 +524,9 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_requests", "counter", &["route", "outcome"]),
     ("warmroute_attempts", "counter", &["class", "result"]),
     ("warmroute_shed", "counter", &["reason"]),
+    ("warmroute_slo_requests", "counter", &["slo", "result"]),
+    ("warmroute_admission", "counter", &["outcome"]),
+    ("warmroute_fetches", "counter", &["result"]),
     ("warmroute_throttled_keys", "counter", &["listener"]),
     ("warmroute_audit_lines", "counter", &["result"]),
     ("warmroute_decisions", "counter", &["policy", "method"]),
@@ -563,6 +582,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_open_streams", "gauge", &[]),
     ("warmroute_leases", "gauge", &[]),
     ("warmroute_queued", "gauge", &[]),
+    ("warmroute_admission_waiting", "gauge", &[]),
     ("warmroute_held_body_bytes", "gauge", &[]),
     ("warmroute_index_blocks", "gauge", &["tier"]),
     ("warmroute_index_memberships", "gauge", &[]),

@@ -13,7 +13,7 @@ use zmtp::{Pub, PubSettings};
 
 use crate::harness::{Program, RawClient, eventually};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn tokens() -> Vec<u32> {
     (1000..1064).collect()

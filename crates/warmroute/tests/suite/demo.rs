@@ -111,7 +111,7 @@ fn a_signal_ends_the_demo_with_its_code_and_nothing_is_left_behind() {
         let status = ended(&mut demo);
         assert_eq!(status.code(), Some(code), "SIG{signal}");
         assert!(
-            waiting.elapsed() < Duration::from_secs(5),
+            waiting.elapsed() < Duration::from_secs(30),
             "SIG{signal} took {:?}",
             waiting.elapsed()
         );

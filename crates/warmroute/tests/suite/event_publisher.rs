@@ -10,7 +10,7 @@ use zmtp::{Pub, PubSettings};
 
 use crate::harness::{Program, RouterQueries as _};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A PUB socket with batches in vLLM's format.
 pub(crate) struct EventPublisher {

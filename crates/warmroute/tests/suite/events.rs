@@ -16,7 +16,7 @@ use zmtp::{Endpoint, Limits, Pub, PubSettings, Router};
 
 use crate::harness::{FinishedProgram, Program, RawClient, chat, words};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn any() -> Endpoint {
     "tcp://127.0.0.1:0".parse().unwrap()

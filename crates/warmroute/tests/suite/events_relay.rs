@@ -20,7 +20,7 @@ use crate::{
     nats_server::NatsServer,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const SUBJECT: &str = "kv.engine-0";
 
 /// The command as a child process with the lines of its stderr; dropping it kills it.

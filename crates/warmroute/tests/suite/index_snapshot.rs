@@ -70,6 +70,10 @@ impl SnapshotRouter {
         self.routed.router.stderr().contains(text)
     }
 
+    fn until_logged(&self, text: &str) {
+        eventually(text, || self.logged(text).then_some(()));
+    }
+
     /// The digests of a router that starts now without a snapshot: it replays what the engines
     /// still have.
     fn replayed_digest(&self) -> Value {
@@ -122,8 +126,8 @@ fn after_kill_9_the_first_repeated_prompt_is_predicted_as_the_engine_has_it() {
         assert!(reply.cached > 0, "the engine still has it: {reply:?}");
         assert_eq!(reply.predicted, reply.cached, "topic {topic}");
     }
-    assert!(router.logged("snapshot of the index loaded"));
-    assert!(router.logged(CONTINUED));
+    router.until_logged("snapshot of the index loaded");
+    router.until_logged(CONTINUED);
     assert_eq!(router.rejections(""), 0.0);
 }
 
@@ -140,7 +144,7 @@ fn events_that_were_missed_while_the_router_was_down_are_replayed() {
     }
     router.routed.restart_router();
     router.routed.caught_up();
-    assert!(router.logged(CONTINUED));
+    router.until_logged(CONTINUED);
     assert_eq!(router.routed.digest(), router.replayed_digest());
 }
 
@@ -227,7 +231,7 @@ fn a_router_that_is_told_to_stop_saves_its_index() {
     });
     router.routed.restart_router();
     assert_eq!(router.routed.digest(), before);
-    assert!(router.logged(CONTINUED));
+    router.until_logged(CONTINUED);
 }
 
 #[test]
@@ -241,7 +245,7 @@ fn kill_9_during_a_save_leaves_a_whole_snapshot() {
     for _ in 0..4 {
         eventually("a save to begin", || beside.exists().then_some(()));
         router.routed.restart_router();
-        assert!(router.logged("snapshot of the index loaded"));
+        router.until_logged("snapshot of the index loaded");
         assert_eq!(router.rejections(""), 0.0);
         assert_eq!(router.routed.digest(), before);
     }
@@ -272,17 +276,22 @@ fn a_rejected_snapshot_is_a_cold_start_with_one_warning_and_a_count() {
         let labels = format!("reason=\"{reason}\"");
         assert_eq!(router.rejections(&labels), 1.0, "{reason}");
         assert_eq!(router.rejections(""), 1.0, "{reason}");
-        let warnings = router.routed.router.stderr();
-        let warnings = warnings.matches("snapshot of the index rejected").count();
-        assert_eq!(warnings, 1, "{reason}");
+        let warnings = || {
+            let log = router.routed.router.stderr();
+            log.matches("snapshot of the index rejected").count()
+        };
+        eventually(&format!("a warning about {reason}"), || {
+            (warnings() > 0).then_some(())
+        });
         let reply = router.routed.chat(&[question(0)], &[]);
         assert_eq!(reply.reply.status, 200);
+        assert_eq!(warnings(), 1, "{reason}");
     }
     // The next save replaces the file.
     router.wait_until_saved();
     router.routed.restart_router();
     assert_eq!(router.rejections(""), 0.0);
-    assert!(router.logged("snapshot of the index loaded"));
+    router.until_logged("snapshot of the index loaded");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use zmtp::{Pub, PubSettings};
 
 use crate::harness::{Program, RawClient, eventually};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A publisher of envelopes of one backend, each medium with numbers of its own.
 struct Backend {

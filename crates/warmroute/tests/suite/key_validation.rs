@@ -22,6 +22,11 @@ struct ValidatingRouter {
 impl ValidatingRouter {
     /// `ttl`: `tenants.key_validation_ttl`.
     fn start(ttl: &str) -> Self {
+        Self::with_limit(ttl, "60s")
+    }
+
+    /// The same with this time limit of a question.
+    fn with_limit(ttl: &str, limit: &str) -> Self {
         let body = json!({"id": "c", "object": "chat.completion", "model": "m",
             "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}]});
         let reply = || ScriptedReply::whole(json_reply("200 OK", "", &body.to_string()));
@@ -30,7 +35,7 @@ impl ValidatingRouter {
             ScriptedEngine::start(reply()),
         );
         let yaml = format!(
-            "tenants:\n  key_validation_ttl: {ttl}\n  key_validation: [{{url: \"{}{VALIDATE}\"}}]\n",
+            "tenants:\n  key_validation_ttl: {ttl}\n  key_validation: [{{url: \"{}{VALIDATE}\", timeout: {limit}}}]\n",
             service.url()
         );
         service.answer(VALIDATE, "200 OK", "{}");
@@ -174,7 +179,7 @@ fn while_no_service_answers_known_keys_pass_for_their_time_and_others_do_not() {
 #[test]
 #[contract("F94")]
 fn a_service_that_hangs_holds_a_request_for_its_time_limit_and_the_next_ones_not_at_all() {
-    let routed = ValidatingRouter::start("60s");
+    let routed = ValidatingRouter::with_limit("60s", "1s");
     // The head never comes.
     routed.service.answer_bytes(VALIDATE, b"HTTP/1.1 ".to_vec());
     let unknown = (503, "key_validation_failed".to_owned());

@@ -24,13 +24,15 @@ fn before(controller: &LmcacheController, mode: &str, more: &str) -> RoutedFleet
     RoutedFleet::with_routing(&[&["--no-kv-events"], &["--no-kv-events"]], &keys)
 }
 
-/// The same with a poll interval of 50 ms.
+/// The same with a poll interval of 50 ms, and more time for an answer than a busy machine needs.
 fn followed(controller: &LmcacheController, mode: &str) -> RoutedFleet {
-    let routed = before(
-        controller,
-        mode,
-        "    poll_interval: 50ms\n    controller_timeout: 200ms\n",
-    );
+    followed_within(controller, mode, "60s\n    lookup_budget: 30s")
+}
+
+/// The same with this time for an answer.
+fn followed_within(controller: &LmcacheController, mode: &str, limit: &str) -> RoutedFleet {
+    let more = format!("    poll_interval: 50ms\n    controller_timeout: {limit}\n");
+    let routed = before(controller, mode, &more);
     wait_for_controller(&routed);
     routed
 }
@@ -167,7 +169,7 @@ fn a_failing_controller_costs_no_request_and_counts_again_when_it_is_back() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 1);
     controller.holds("i-b", 2);
-    let routed = followed(&controller, "occupancy");
+    let routed = followed_within(&controller, "occupancy", "200ms");
     for behavior in [
         ControllerBehavior::Failing,
         ControllerBehavior::Hanging,
@@ -367,7 +369,7 @@ fn hanging_lookups_delay_few_requests_fail_none_and_count_again_once_answered() 
     controller.holds("i-a", 5);
     let prompt = ids(1000, 64);
     controller.holds_prompt("i-b", &prompt);
-    let routed = followed(&controller, "prefix_lookup");
+    let routed = followed_within(&controller, "prefix_lookup", "200ms");
     let by_prefix = || {
         let dry_run = dry_run(&routed, &json!(prompt));
         (winner(&dry_run) == "b").then_some(())

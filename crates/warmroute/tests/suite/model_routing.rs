@@ -107,6 +107,9 @@ fn every_policy_accepts_a_requests_weight_temperature_and_priority_within_bounds
         "cache_aware",
         "composite",
         "continuum",
+        "lmetric",
+        "dualmap",
+        "sticky",
     ];
     for policy in policies {
         for (weight, temperature, priority) in [

@@ -106,6 +106,19 @@ fn prompt(router: &Program, id: &str, text: &str) -> Value {
     router.receipt(&id)["prompt"].clone()
 }
 
+/// Waits until a request uses so many tokens out of Redis, which may answer too late on a busy
+/// machine. Its chat is the next request of the engine.
+fn until_found(shared: &SharedTokensFixture, router: &Program, text: &str, count: u64) {
+    let mut number = 0;
+    eventually("tokens from Redis", || {
+        number += 1;
+        shared.engine.forget();
+        let found = prompt(router, &format!("found {text} {number}"), text);
+        let is_new = found["new_tokens"] != 0;
+        (!is_new && found["tokens"] == count && found["source"] == "engine_tokenize").then_some(())
+    });
+}
+
 /// Tokens, new tokens, and their source.
 fn counted(prompt: &Value) -> (u64, u64, &str) {
     let number = |key: &str| {
@@ -149,14 +162,13 @@ fn tokens_that_one_router_fetched_are_not_fetched_by_the_other() {
         .expect("seconds");
     assert!((3500..=3600).contains(&ttl), "{ttl}");
 
-    for id in ["found", "again"] {
-        assert_eq!(
-            counted(&prompt(&second, id, "a secret")),
-            (100, 0, "engine_tokenize"),
-            "{id}"
-        );
-        assert_eq!(shared.next_path(), CHAT, "{id}");
-    }
+    until_found(&shared, &second, "a secret", 100);
+    assert_eq!(shared.next_path(), CHAT);
+    assert_eq!(
+        counted(&prompt(&second, "again", "a secret")),
+        (100, 0, "engine_tokenize")
+    );
+    assert_eq!(shared.next_path(), CHAT);
     // The found tokens are cached locally: they are not read from Redis again.
     shared.redis.ask(&["DEL", &key]);
     assert_eq!(
@@ -171,7 +183,7 @@ fn tokens_that_one_router_fetched_are_not_fetched_by_the_other() {
         (7, 7, "engine_tokenize")
     );
     assert_eq!([shared.next_path(), shared.next_path()], [TOKENIZE, CHAT]);
-    assert_eq!(shared.engine.requests(), 7);
+    assert_eq!(shared.engine.seen_lines(), [""; 0]);
 }
 
 #[test]
@@ -189,10 +201,7 @@ fn tokens_in_redis_expire_as_configured_too() {
     assert!((1..=90).contains(&ttl), "{ttl}");
     // The second router reads the entry near its expiry; after that the engine is called again.
     shared.redis.ask(&["PEXPIRE", &key, "3000"]);
-    assert_eq!(
-        counted(&prompt(&second, "near its end", "hello")),
-        (5, 0, "engine_tokenize")
-    );
+    until_found(&shared, &second, "hello", 5);
     eventually("the key to expire", || {
         (shared.redis.ask(&["EXISTS", &key]) == ["0"]).then_some(())
     });
@@ -264,10 +273,7 @@ fn a_value_of_another_writer_is_a_miss_and_is_removed() {
     shared.answer_tokens_once(100);
     prompt(&first, "told", "hello");
     shared.key();
-    assert_eq!(
-        counted(&prompt(&second, "found", "hello")),
-        (100, 0, "engine_tokenize")
-    );
+    until_found(&shared, &second, "hello", 100);
 }
 
 #[test]

@@ -225,6 +225,92 @@ fn the_report_is_written_as_json_as_a_page_or_as_both_and_still_printed() {
     assert_eq!(fs::read_to_string(&page).unwrap(), html, "the same bytes");
 }
 
+const AGENTS: &str = "synthetic:agents?runs=20";
+
+/// Short closed loops on engines that are slow enough for them.
+const SHORT: [&str; 8] = [
+    "--workers",
+    "1",
+    "--profile",
+    "toy",
+    "--warm-up-s",
+    "60",
+    "--measured-s",
+    "300",
+];
+
+#[test]
+fn a_closed_loop_has_its_documented_shape_and_a_cell_for_each_number_of_sessions() {
+    let report = report(AGENTS, &[&SHORT[..], &["--sessions", "1,4"]].concat());
+    let cells = report["cells"].as_array().unwrap();
+    let order: Vec<_> = cells
+        .iter()
+        .map(|cell| [&cell["sessions"]["concurrent"], &cell["policy"]])
+        .collect();
+    let (few, more) = (Value::from(1), Value::from(4));
+    let (turns, warm) = (Value::from("round_robin"), Value::from("warm"));
+    assert_eq!(
+        order,
+        [
+            [&few, &turns],
+            [&few, &warm],
+            [&more, &turns],
+            [&more, &warm]
+        ]
+    );
+    assert_eq!(keys(&cells[0])[..5].last(), Some(&"sessions"));
+    assert_eq!(
+        keys(&cells[0]["sessions"]),
+        [
+            "concurrent",
+            "capacity_ratio",
+            "warm_up_s",
+            "measured_s",
+            "turns_per_minute",
+            "finished",
+            "reuse_ratio",
+            "ttft_p95_ms",
+            "longest_wait_ms",
+            "jain_index"
+        ]
+    );
+}
+
+#[test]
+fn a_search_reports_the_most_sessions_within_its_goal() {
+    let flags = [&SHORT[..], &["--find-sessions", "ttft_ms=3000"]].concat();
+    let report = report(AGENTS, &[&flags[..], &["--policy", "warm"]].concat());
+    let sessions = &report["cells"][0]["sessions"];
+    assert_eq!(
+        keys(&sessions["goal"]),
+        ["ttft_ms", "share_within", "most_sessions"]
+    );
+    assert!(sessions["concurrent"].as_u64() >= Some(1), "{sessions}");
+    assert_eq!(sessions["goal"]["most_sessions"], sessions["concurrent"]);
+    assert!(sessions["goal"]["share_within"].as_f64() >= Some(0.95));
+}
+
+#[test]
+fn the_table_of_closed_loops_has_their_figures() {
+    let flags = [&SHORT[..], &["--capacity-ratio", "0.5"]].concat();
+    let finished = simulate(AGENTS, &flags);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    for part in ["the first 60 s are not counted", "turns/min", "Jain"] {
+        assert!(finished.stdout.contains(part), "{}", finished.stdout);
+    }
+}
+
+#[test]
+fn a_trace_without_sessions_is_refused_for_a_closed_loop() {
+    let finished = simulate(CONVERSATION, &["--sessions", "4"]);
+    assert_eq!(finished.code, Some(78), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("expected session_id or session"),
+        "{}",
+        finished.stderr
+    );
+}
+
 #[test]
 fn a_file_that_cannot_be_written_ends_with_1_after_the_report() {
     let finished = simulate(CHAT, &["--workers", "2", "--out", "/nowhere/at/all.json"]);
@@ -268,6 +354,28 @@ fn a_key_of_the_configuration_changes_what_is_simulated() {
     assert_eq!(
         queued(&["--set", "queue.hold_above=3600s", "--set", "queue.ageing=1"]),
         0.0
+    );
+}
+
+#[test]
+fn a_target_for_first_tokens_adds_the_share_that_meets_it_and_the_accuracy_of_predictions() {
+    let flags = ["--policy", "warm,round_robin", "--workers", "2"];
+    let with = |more: &[&str]| report(CHAT, &[&flags[..], more].concat());
+    let plain = with(&[]);
+    assert!(plain["cells"][0].get("slo").is_none());
+    let aimed = with(&["--slo-ttft-ms", "1500"]);
+    let [warm, round_robin] = [0, 1].map(|cell| aimed["cells"][cell]["slo"].clone());
+    assert_eq!(keys(&warm), ["ttft_ms", "met_share", "predictions"]);
+    assert_eq!(
+        keys(&warm["predictions"]),
+        ["requests", "p05", "p50", "p95", "close_share"]
+    );
+    assert_eq!(keys(&round_robin), ["ttft_ms", "met_share"]);
+    assert_eq!(warm["ttft_ms"], 1500.0);
+    assert_eq!(
+        with(&["--set", "routing.slo.ttft=1500ms"]),
+        aimed,
+        "the flag sets the key"
     );
 }
 
@@ -320,6 +428,18 @@ fn an_invalid_flag_ends_with_2_and_names_the_expected_value() {
         ),
         (&["--forget", "0=2"], "such as w1=30"),
         (&["--out", "report.pdf"], "and .pdf is neither"),
+        (&["--sessions", "0"], "0 is not in 1..=100000"),
+        (&["--sessions", "2", "--load", "0.5"], "cannot be used with"),
+        (
+            &["--sessions", "2", "--capacity-ratio", "1"],
+            "cannot be used with",
+        ),
+        (
+            &["--capacity-ratio", "0"],
+            "expected a number above 0, at most 100",
+        ),
+        (&["--find-sessions", "2000"], "such as ttft_ms=2000"),
+        (&["--measured-s", "60"], "required arguments"),
     ] {
         let finished = simulate(CONVERSATION, flags);
         assert_eq!(finished.code, Some(2), "{flags:?}");
@@ -416,4 +536,23 @@ fn requests_that_do_not_fit_an_engine_are_skipped_and_counted() {
         (&report["trace"]["requests"], &report["trace"]["dropped"]),
         (&Value::from(1), &Value::from(1))
     );
+}
+
+#[test]
+fn settings_of_a_model_apply_to_the_requests_that_the_flag_gives_it() {
+    let fleet = ["--workers", "2", "--policy"];
+    let set = ["warm", "--set", "routing.models.m.policy=round_robin"];
+    let refused = simulate(CONVERSATION, &[&fleet[..], &set].concat());
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    let problem = "--set: routing.models.m: no request of the trace is of such a model: ";
+    assert!(refused.stderr.contains(problem), "{}", refused.stderr);
+    let by_model = report(
+        CONVERSATION,
+        &[&fleet[..], &set, &["--model", "m"]].concat(),
+    );
+    let in_turns = report(CONVERSATION, &[&fleet[..], &["round_robin"]].concat());
+    let engines = |report: &Value| report["cells"][0]["per_worker"].clone();
+    assert_eq!(engines(&by_model), engines(&in_turns));
+    let by_cost = report(CONVERSATION, &[&fleet[..], &["warm"]].concat());
+    assert_ne!(engines(&by_model), engines(&by_cost));
 }

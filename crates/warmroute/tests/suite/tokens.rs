@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -469,14 +470,88 @@ fn token_queries_in_flight_are_limited_and_the_next_prompt_uses_its_text() {
 }
 
 #[test]
-fn a_chat_with_an_image_causes_no_token_query_and_uses_its_text() {
+fn a_chat_with_an_image_for_an_engine_other_than_vllm_uses_its_text() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = router_for(&engine);
-    let mut body = chat("m", "look", 1);
-    body["messages"][0]["content"] = json!([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]);
-    assert_eq!(source(&router, "image", &body), "text_prefix");
+    let router = router_that_renders(&engine, "openai");
+    assert_eq!(source(&router, "image", &looking("AA==")), "text_prefix");
     assert_eq!(router.receipt("image")["prompt"]["exact"], false);
     assert_eq!(lines_seen(&engine, 1), [CHAT]);
+}
+
+/// A router in front of an engine that counts as one of this kind, with a generous time for
+/// rendering.
+fn router_that_renders(engine: &ScriptedEngine, kind: &str) -> Program {
+    let config = format!(
+        "models: {{entries: {{m: {{tokenizer: engine}}}}}}\nrouting: {{render_timeout: 20s}}\n\
+         workers: [{{name: w, type: {kind}, url: \"{}\"}}]\n",
+        engine.url()
+    );
+    Program::serve_with(&config, &[], &[]).ready(1)
+}
+
+const RENDER: &str = "/v1/chat/completions/render";
+
+/// A chat with an image of this content.
+fn looking(data: &str) -> Value {
+    let mut body = chat("m", "look", 1);
+    let image = json!({"url": format!("data:image/png;base64,{data}")});
+    body["messages"][0]["content"] = json!([{"type": "image_url", "image_url": image}]);
+    body
+}
+
+#[test]
+#[contract("D2")]
+fn a_chat_with_an_image_is_rendered_once_and_its_prompt_is_exact() {
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
+    let router = router_that_renders(&engine, "vllm");
+    let rendered = json!({
+        "request_id": "r", "token_ids": (0..100).collect::<Vec<u32>>(), "sampling_params": {"n": 1},
+        "features": {
+            "mm_hashes": {"image": ["a1"]}, "kwargs_data": null,
+            "mm_placeholders": {"image": [{"offset": 4, "length": 60}]},
+        },
+    });
+    engine.once(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        &rendered.to_string(),
+    )));
+    let body = looking("AAAA");
+    assert_eq!(source(&router, "first", &body), "engine_render");
+    let query = engine.next_request();
+    assert_eq!(query.line(), format!("POST {RENDER} HTTP/1.1"));
+    let sent: Value = serde_json::from_slice(&query.body).expect("a query is json");
+    let mut expected = body.clone();
+    expected["return_mm_kwargs"] = json!(false);
+    assert_eq!(sent, expected);
+    assert_eq!(source(&router, "again", &body), "engine_render");
+    assert_eq!(lines_seen(&engine, 2), [CHAT, CHAT], "one query for both");
+    for (id, new_tokens) in [("first", 100), ("again", 0)] {
+        let prompt = router.receipt(id)["prompt"].clone();
+        assert_eq!(
+            (&prompt["tokens"], &prompt["new_tokens"], &prompt["exact"]),
+            (&json!(100), &json!(new_tokens), &json!(true))
+        );
+    }
+    assert!(!router.stderr().contains("base64"), "no media in the log");
+}
+
+#[test]
+#[contract("D2")]
+fn an_engine_without_the_route_is_asked_once_and_one_that_refuses_again() {
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
+    let router = router_that_renders(&engine, "vllm");
+    let refused = json_reply("400 Bad Request", "", "{}");
+    engine.once(ScriptedReply::whole(refused));
+    assert_eq!(source(&router, "refused", &looking("AAAA")), "text_prefix");
+    let absent = json_reply("404 Not Found", "", r#"{"detail":"Not Found"}"#);
+    engine.once(ScriptedReply::whole(absent));
+    for id in ["absent", "later"] {
+        assert_eq!(source(&router, id, &looking(id)), "text_prefix");
+        assert_eq!(router.receipt(id)["prompt"]["exact"], false);
+    }
+    assert_eq!(lines_seen(&engine, 5), [RENDER, CHAT, RENDER, CHAT, CHAT]);
+    assert_eq!(router.workers()[0]["state"], "ready", "it still serves");
 }
 
 #[test]

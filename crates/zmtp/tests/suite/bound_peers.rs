@@ -10,7 +10,7 @@ use tokio::{
 use zmtp::{Endpoint, Limits, Pub, PubSettings, ReceiveBudget, Sub, SubEvent};
 
 /// Time limit of a wait; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {

@@ -6,7 +6,7 @@ use engine_model::{
     Allocation, CacheEvent, EmittedToken, Engine, EngineSettings, EngineTiming, Finish,
     GenerationRequest, NextAction, Profile, RequestId, Scheduling, StepOutcome,
 };
-use kv_blocks::{BlockSize, EngineHash, Moment, Tier};
+use kv_blocks::{BlockSize, EngineHash, MediaItem, Moment, PromptMedia, Tier};
 
 pub(crate) const BLOCK: u32 = 4;
 
@@ -30,12 +30,14 @@ pub(crate) fn request(id: u64, prompt: &[u32], output_tokens: u32) -> Generation
     GenerationRequest {
         id: RequestId(id),
         prompt: prompt.into(),
+        media: PromptMedia::default(),
         output_tokens,
         finish: Finish::Length,
         script: None,
         lora: None,
         salt: None,
         transferred: false,
+        fetch: None,
         priority: 0,
     }
 }
@@ -50,6 +52,23 @@ pub(crate) fn transferred(request: GenerationRequest) -> GenerationRequest {
 pub(crate) fn salted(salt: &str, request: GenerationRequest) -> GenerationRequest {
     GenerationRequest {
         salt: Some(Arc::from(salt)),
+        ..request
+    }
+}
+
+/// The request with an item of this content in place of its tokens `offset` to `offset + length`.
+pub(crate) fn with_item(
+    identifier: &str,
+    (offset, length): (u32, u32),
+    request: GenerationRequest,
+) -> GenerationRequest {
+    let item = MediaItem {
+        identifier: identifier.into(),
+        offset,
+        length,
+    };
+    GenerationRequest {
+        media: PromptMedia::new(vec![item]).expect("one item of some tokens"),
         ..request
     }
 }

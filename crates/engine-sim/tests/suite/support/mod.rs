@@ -169,12 +169,12 @@ pub(crate) fn long_text(words: usize) -> String {
         .join(" ")
 }
 
-/// Repeats the check until it succeeds; fails after ten seconds.
+/// Repeats the check until it succeeds; fails after a minute.
 pub(crate) async fn eventually<F: Future<Output = bool>>(
     what: &str,
     mut condition: impl FnMut() -> F,
 ) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     while !condition().await {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;

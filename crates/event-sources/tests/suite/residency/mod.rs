@@ -8,7 +8,7 @@ use kv_index::KvIndex;
 
 pub(crate) const BLOCK: u32 = 4;
 /// Time limit of a wait; only a failing test reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn namespace(model: &str) -> Namespace {
     let block_size = BlockSize::new(BLOCK.into()).unwrap();

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 /// Time limit of a wait; only a failing test reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The reply head of an event stream.
 pub(crate) const HEAD: &[u8] =

@@ -2,7 +2,7 @@ use std::pin::pin;
 
 use fleet::WorkerView;
 use kv_blocks::WorkerId;
-use routing::{QueueSettings, RoutingSettings};
+use routing::{Pin, Policy, QueueSettings, ReplyMode, RoutingSettings};
 
 use super::*;
 use crate::request::{
@@ -40,6 +40,48 @@ fn without_worker(limit: Duration) -> TestGateway {
     test
 }
 
+#[tokio::test]
+async fn the_time_of_a_wait_for_room_does_not_count_for_other_limits() {
+    let at = |seconds| Moment::at(Duration::from_secs(seconds));
+    let limit = Duration::from_secs(30);
+    let mut test = without_worker(limit);
+    let queue = &test.delivery_mut().queue;
+    let mut wait = WaitRecord::new(10, at(1000));
+    let left = |wait: &WaitRecord, seconds| {
+        let budget = wait.budget(at(seconds), limit)?;
+        Some((budget.limit.as_secs(), budget.waited.as_secs()))
+    };
+    wait.begin(at(0), Some(WaitReason::Backlog));
+    assert_eq!(left(&wait, 10), Some((20, 10)));
+    wait.begin(at(10), Some(WaitReason::Room));
+    assert_eq!(left(&wait, 300), Some((30, 300)));
+    wait.begin(at(300), Some(WaitReason::NoWorker));
+    assert_eq!(left(&wait, 310), Some((20, 310)));
+    assert_eq!(queue.ends(&wait, WaitReason::NoWorker), at(330));
+    assert_eq!(left(&wait, 330), None);
+    // A request that is sent again begins anew.
+    wait.end(at(340));
+    wait.begin(at(400), Some(WaitReason::NoWorker));
+    assert_eq!(queue.ends(&wait, WaitReason::NoWorker), at(430));
+}
+
+#[tokio::test]
+async fn no_wait_outlasts_the_time_limit_of_its_request() {
+    let at = |seconds| Moment::at(Duration::from_secs(seconds));
+    let test = without_worker(Duration::from_secs(30));
+    let queue = &test.delivery().queue;
+    let mut wait = WaitRecord::new(10, at(100));
+    wait.begin(at(0), Some(WaitReason::Room));
+    // The router binds it before, unless all its workers have become busy meanwhile.
+    for reason in [WaitReason::Room, WaitReason::Backlog] {
+        assert_eq!(queue.ends(&wait, reason), at(101), "{reason:?}");
+    }
+    // Then it is found to be busy, and that wait is over at once.
+    wait.begin(at(101), Some(WaitReason::Busy));
+    assert_eq!(queue.ends(&wait, WaitReason::Busy), at(100));
+    assert!(wait.budget(at(101), Duration::from_secs(30)).is_none());
+}
+
 /// Places a new request.
 async fn place(test: &TestGateway, request: &mut RoutedRequest) -> Result<WorkerId, Rejection> {
     place_after(test, request, &RetryState::default()).await
@@ -67,7 +109,7 @@ fn code(placed: Result<WorkerId, Rejection>) -> Result<WorkerId, ErrorCode> {
 }
 
 /// The receipt's entry: the reason, and whether the request waited at least this long.
-fn waited(request: &RoutedRequest, least: Duration) -> (Option<&'static str>, bool) {
+fn waited(request: &RoutedRequest, least: Duration) -> (Option<WaitReason>, bool) {
     let wait = request.wait.receipt_wait();
     (wait.reason, wait.held_ms >= least.as_secs_f64() * 1e3)
 }
@@ -99,7 +141,7 @@ async fn a_request_waits_for_a_busy_worker_as_long_as_configured() {
         code(place(&test, &mut request).await),
         Err(ErrorCode::QueueTimeout)
     );
-    assert_eq!(waited(&request, SHORT), (Some("busy"), true));
+    assert_eq!(waited(&request, SHORT), (Some(WaitReason::Busy), true));
     assert_eq!(test.router.queued_requests(), 0);
     assert!(test.has_metric("warmroute_queue_wait_seconds_count 1"));
 }
@@ -119,13 +161,13 @@ async fn a_waiting_request_gets_the_worker_whose_usage_falls() {
     };
     let (placed, ()) = tokio::join!(place(&test, &mut request), release);
     assert_eq!(code(placed), Ok(WorkerId(2)));
-    assert_eq!(request.wait.receipt_wait().reason, Some("busy"));
+    assert_eq!(request.wait.receipt_wait().reason, Some(WaitReason::Busy));
     assert!(test.has_metric("warmroute_queue_wait_seconds_count 1"));
 }
 
 #[tokio::test]
 async fn a_request_without_any_worker_waits_only_where_that_is_configured() {
-    for (limit, reason) in [(Duration::ZERO, None), (SHORT, Some("no_worker"))] {
+    for (limit, reason) in [(Duration::ZERO, None), (SHORT, Some(WaitReason::NoWorker))] {
         let test = without_worker(limit);
         let mut request = test.chat(&[]);
         assert_eq!(
@@ -150,14 +192,17 @@ async fn the_time_limit_of_the_request_ends_its_wait() {
         code(place(&test, &mut request).await),
         Err(ErrorCode::NoWorker)
     );
-    assert_eq!(waited(&request, SHORT / 2), (Some("no_worker"), true));
+    assert_eq!(
+        waited(&request, SHORT / 2),
+        (Some(WaitReason::NoWorker), true)
+    );
 }
 
 #[tokio::test]
 async fn a_retry_does_not_wait_unless_it_waits_for_any_worker() {
     let test = without_worker(SHORT);
     let failure = || Some(super::super::attempt_failure::AttemptFailure::no_answer());
-    for (waits_for_anybody, reason) in [(false, None), (true, Some("no_worker"))] {
+    for (waits_for_anybody, reason) in [(false, None), (true, Some(WaitReason::NoWorker))] {
         let mut retry_state = RetryState::default();
         (retry_state.last, retry_state.waits_for_anybody) = (failure(), waits_for_anybody);
         let mut request = test.chat(&[]);
@@ -165,6 +210,40 @@ async fn a_retry_does_not_wait_unless_it_waits_for_any_worker() {
         assert_eq!(code(placed), Err(ErrorCode::NoWorker));
         assert_eq!(request.wait.receipt_wait().reason, reason);
     }
+}
+
+#[tokio::test]
+async fn a_request_that_would_miss_its_target_does_not_wait_and_a_retry_of_it_is_sent() {
+    let test = without_worker(SOON);
+    let mut settings = RoutingSettings::default();
+    settings.section.slo.refuse = true;
+    test.router.reconfigure(settings);
+    // A worker of unknown speed without anything to do is not refused.
+    let mut first = test.chat(&[1]);
+    first.facts.answer = ReplyMode::Streamed;
+    let no_retry = RetryState::default();
+    let placement = send::placement(&first.call, &first.facts, &no_retry);
+    let queue = &test.delivery().queue;
+    let held = queue.place(&mut first.model, &placement, &mut first.wait);
+    let held = held.await;
+    assert!(held.is_ok());
+    let mut request = test.chat(&[1]);
+    request.call.overrides.policy = Some(Policy::Warm);
+    request.call.slo.ttft = Some(Duration::from_millis(1));
+    let rejected = place(&test, &mut request).await;
+    let error = rejected.expect_err("it takes longer").error;
+    assert_eq!(error.code, ErrorCode::Overloaded);
+    assert_eq!(error.counted_as(), "slo");
+    assert_eq!(test.router.queued_requests(), 0);
+
+    let mut retry_state = RetryState::default();
+    retry_state.excluded.push(Pin {
+        worker: WorkerId(2),
+        rank: None,
+    });
+    let placed = place_after(&test, &mut request, &retry_state).await;
+    assert_eq!(code(placed), Ok(WorkerId(1)));
+    drop(held);
 }
 
 #[tokio::test]
@@ -275,7 +354,7 @@ async fn a_plan_whose_request_is_gone_by_then_is_withdrawn() {
 
 #[tokio::test]
 async fn a_model_that_no_worker_lists_is_waited_for_and_then_refused() {
-    for (limit, reason) in [(Duration::ZERO, None), (SHORT, Some("no_worker"))] {
+    for (limit, reason) in [(Duration::ZERO, None), (SHORT, Some(WaitReason::NoWorker))] {
         let test = without_worker(limit);
         let mut wait = WaitRecord::new(2, test.gateway.clock().now() + SOON);
         let found = test.delivery().queue.model("m", &mut wait).await;
@@ -321,11 +400,14 @@ fn a_wait_counts_from_its_first_reason_and_keeps_its_last_one() {
     wait.begin(at(30), None);
     assert_eq!(wait.end(at(110)), Some(Duration::from_millis(100)));
     let shown = wait.receipt_wait();
-    assert_eq!((shown.held_ms, shown.reason), (100.0, Some("busy")));
+    assert_eq!(
+        (shown.held_ms, shown.reason),
+        (100.0, Some(WaitReason::Busy))
+    );
     assert_eq!(wait.end(at(200)), None);
     let mut unseen = WaitRecord::new(7, at(1000));
     unseen.begin(at(0), None);
-    assert_eq!(unseen.receipt_wait().reason, Some("backlog"));
+    assert_eq!(unseen.receipt_wait().reason, Some(WaitReason::Backlog));
 }
 
 #[test]

@@ -99,11 +99,12 @@ impl RequestGuard {
             .is_some_and(|row| row.cache_source == CacheSource::Events);
         self.selection = Some(Selection {
             worker: Arc::clone(&decision.winner.name),
-            policy,
+            policy: Some(decision.policy),
             label: decision.label,
             predicted_cached_tokens: decision.winner.predicted_cached_tokens,
             announced_cached_tokens: decision.winner.announced_cached_tokens,
             looked_up: self.has_known_prompt(),
+            fetches: decision.fetch().is_some(),
             basis: if by_events {
                 Basis::Events
             } else {
@@ -111,6 +112,7 @@ impl RequestGuard {
             },
             target,
             sent: now,
+            slo: decision.winner.slo.map(|slo| Box::new(slo.targets)),
         });
         self.attempt.prefill.clone_from(&decision.prefill);
         self.draft.answer = Some(RouterAnswer::Decided(decision));

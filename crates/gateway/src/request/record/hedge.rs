@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     lease::{Lease, PlacedAttempt},
-    request::{attempt_failure::AttemptFailure, engine_priority},
+    request::{attempt_failure::AttemptFailure, engine_priority, fetch},
 };
 
 impl RequestGuard {
@@ -49,9 +49,9 @@ impl RequestGuard {
         let PlacedAttempt {
             decision, lease, ..
         } = placed;
-        // Both got the same body, and only the first had an engine priority.
+        // Both got the same body, and only the first had an engine priority or a source of blocks.
         let mut rewrites = std::mem::take(&mut self.draft.rewrites);
-        rewrites.retain(|rewrite| *rewrite != engine_priority::REWRITE);
+        rewrites.retain(|rewrite| ![engine_priority::REWRITE, fetch::REWRITE].contains(rewrite));
         self.place(decision, lease, None);
         self.draft.rewrites = rewrites;
         if let Some(open) = &mut self.attempt.open {

@@ -71,10 +71,11 @@ impl RequestGuard {
         let selection = Selection {
             label: None,
             worker: leg.name,
-            policy: "",
+            policy: None,
             predicted_cached_tokens: leg.predicted_cached_tokens,
             announced_cached_tokens: leg.announced_cached_tokens,
             looked_up: true,
+            fetches: false,
             basis: if leg.cache == CacheSource::Events {
                 Basis::Events
             } else {
@@ -82,6 +83,8 @@ impl RequestGuard {
             },
             target: leg.target,
             sent: started,
+            // The whole request's target is compared with the reply's own first token.
+            slo: None,
         };
         match self
             .prefix_expectation

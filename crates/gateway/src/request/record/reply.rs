@@ -1,7 +1,10 @@
 //! The reply in the request guard: its commit point, the facts that it reports about itself, its
 //! end, and the facts that its head and coalesced requests read from the guard.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use config::CompatSection;
 use dialect::{ApiError, Dialect, ReplyPart, StreamChunk, Usage};
@@ -21,7 +24,7 @@ use crate::{
         receipt::RoutingNotes,
     },
     response_affinity::{ResponseHome, ResponseOwner},
-    routes::RouteHandler,
+    routes::{Route, RouteHandler},
 };
 
 /// The reply as far as the client has it.
@@ -33,10 +36,14 @@ pub(super) struct ReplyRecord {
     pub(super) usage: Option<Usage>,
     /// Those of the parts of a reply to several prompts, or of several replies to one.
     parts: Option<Box<PartUsages>>,
+    /// Replies that the request asks for, over all of its prompts; 0: not known.
+    reply_count: u64,
     /// Tokens of a stream's events since the last counts, as estimated; at least one for each event.
     pub(super) uncounted: u32,
     pub(super) finish_reason: Option<Arc<str>>,
     in_band_error: bool,
+    /// Its bytes waited for the client for a good part of its time.
+    held_up: bool,
     ending: StreamEnding,
     stored_response: StoredResponse,
     /// The key of the response that the engine stores.
@@ -82,7 +89,7 @@ impl RequestGuard {
                 lease.set_end(AttemptEnd::Complete);
             }
             // Only the first event of a stream shows when the prompt was computed: a whole reply
-            // comes after its last token, and an error shows nothing.
+            // comes after its last token, and an error shows nothing. A response is announced before.
             if matches!(
                 content,
                 BodyContent::Begun {
@@ -90,6 +97,7 @@ impl RequestGuard {
                     ..
                 }
             ) && (200..300).contains(&status)
+                && !is_announced(self.route)
             {
                 lease.first_token();
                 self.reply.first_token = Some(self.recorder.clock.now());
@@ -133,8 +141,22 @@ impl RequestGuard {
             .map(PrefixExpectation::with_foreign_count);
     }
 
+    /// Records the first token of a response with its first event that does more than announce it.
+    fn record_first_token(&mut self, data: &[u8]) {
+        let is_good = (self.reply.status).is_some_and(|status| (200..300).contains(&status));
+        let is_expected = self.reply.first_token.is_none() && is_announced(self.route) && is_good;
+        if !is_expected || dialect::announces_response(data) {
+            return;
+        }
+        if let Some(lease) = &mut self.attempt.lease {
+            lease.first_token();
+            self.reply.first_token = Some(self.recorder.clock.now());
+        }
+    }
+
     /// Counts an event of a stream, with its tokens where those of the tenant are limited.
     pub(crate) fn count_event(&mut self, data: &[u8]) {
+        self.record_first_token(data);
         let tokens = if self.limits_tokens() {
             dialect::estimated_tokens(data)
         } else {
@@ -226,6 +248,17 @@ impl RequestGuard {
             ReplyPart::Numbered(number) => parts.record(number, usage),
             ReplyPart::List => usage,
         }
+    }
+
+    /// Records how many replies the request asks for, over all of its prompts.
+    pub(crate) fn set_reply_count(&mut self, replies: u64) {
+        self.reply.reply_count = replies;
+    }
+
+    /// Returns whether the tokens are those of one reply. The OpenAI API counts those of all choices and
+    /// prompts in one sum, without saying so.
+    fn is_one_reply(&self) -> bool {
+        self.reply.parts.is_none() && self.reply.reply_count <= 1
     }
 
     /// Records changed members of the client's body, for the reply's head and the receipt.
@@ -324,7 +357,7 @@ impl RequestGuard {
             .reply
             .usage
             // The length of many replies is none of one.
-            .filter(|usage| !failed && usage.completion_tokens > 0 && self.reply.parts.is_none())
+            .filter(|usage| !failed && usage.completion_tokens > 0 && self.is_one_reply())
         {
             self.recorder
                 .workers
@@ -382,6 +415,27 @@ impl RequestGuard {
         self.end = Some(outcome_of(status));
     }
 
+    /// Records that the bytes of the reply waited for the client for a good part of its time.
+    pub(crate) fn record_held_up(&mut self) {
+        self.reply.held_up = true;
+    }
+
+    /// Returns whether the worker's speed decided when the tokens of the reply came: not those of several
+    /// replies, and none that waited for the client.
+    pub(super) fn shows_decode_steps(&self) -> bool {
+        self.is_one_reply() && !self.reply.held_up
+    }
+
+    /// Returns the mean time between the later tokens of a stream that the client got to its end.
+    pub(super) fn tpot(&self, kind: OutcomeKind, now: Moment) -> Option<Duration> {
+        let first = self.reply.first_token?;
+        let usage = self.reply.usage?;
+        // The tokens of several replies do not come one after another.
+        let is_one = kind == OutcomeKind::Ok && self.is_one_reply();
+        let later = usage.completion_tokens.saturating_sub(1);
+        (is_one && later > 0).then(|| now.since(first) / later)
+    }
+
     pub(super) fn outcome(&self, kind: OutcomeKind, now: Moment) -> RequestOutcome {
         RequestOutcome {
             kind,
@@ -394,6 +448,12 @@ impl RequestGuard {
             finish_reason: self.reply.finish_reason.clone(),
         }
     }
+}
+
+/// Returns whether the streams of a route begin with events that engines send before they compute the
+/// prompt.
+fn is_announced(route: &Route) -> bool {
+    matches!(route.endpoint, RouteHandler::Generate(Dialect::Responses))
 }
 
 /// Returns the outcome that a status at the client stands for.

@@ -247,6 +247,40 @@ async fn the_usage_and_the_finish_reason_of_a_stream_are_in_the_receipt() {
 }
 
 #[tokio::test]
+async fn the_first_token_of_a_response_comes_after_the_events_that_announce_it() {
+    let event = |kind: &str| format!("data: {{\"response\":{{}},\"type\":\"{kind}\"}}\n\n");
+    let [created, waits, text] = [
+        "response.created",
+        "response.in_progress",
+        "response.output_text.delta",
+    ]
+    .map(event);
+    let (announced, with_text) = (
+        format!("{created}{waits}"),
+        format!("{created}{waits}{text}"),
+    );
+    let (responses, chats) = ("/v1/responses", "/v1/chat/completions");
+    for (path, pieces, has_token) in [
+        (responses, vec![&created, &waits], false),
+        (responses, vec![&announced], false),
+        (responses, vec![&created, &waits, &text], true),
+        (responses, vec![&with_text], true),
+        (responses, vec![&text], true),
+        (chats, vec![&created], true),
+    ] {
+        let test = TestGateway::new();
+        let pieces: Vec<_> = pieces.iter().map(|piece| Ok(piece.as_str())).collect();
+        test.script(1, events(&pieces));
+        let guard = test.guard_of(path);
+        let id = guard.id();
+        let reply = test.deliver_chat(guard).await;
+        assert_eq!(reply.ending, ReplyEnding::Clean, "{path} {pieces:?}");
+        let is_known = outcome(&test.receipt(id)).ttft_ms.is_some();
+        assert_eq!(is_known, has_token, "{path} {pieces:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_without_its_end_marker_is_relayed_and_counted() {
     let test = TestGateway::new();
     let (reply, receipt) = relay(&test, events(&[Ok(FIRST), Ok(SECOND)])).await;
@@ -468,7 +502,7 @@ async fn an_error_event_ends_a_translated_stream() {
 /// Thousands of streams wait at the same time, each with one of these.
 #[test]
 fn a_reply_that_waits_for_its_next_event_takes_little_memory() {
-    assert!(size_of::<ReplyRelay>() <= 776);
+    assert!(size_of::<ReplyRelay>() <= 784);
     assert!(size_of::<RequestGuard>() <= 960);
     assert!(size_of::<UpstreamBody>() <= 192);
 }

@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc};
 use dialect::{ApiError, Dialect, ErrorCode, PromptPart, RawJson, RequestBody, RequestView};
 use routing::Policy;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     ids,
@@ -93,7 +93,7 @@ pub(super) fn read<'a>(
         };
         overrides.policy = Some(name.parse::<Policy>().map_err(unknown)?);
     }
-    if let Some(value) = fields.take("router_config_override") {
+    if let Some(value) = fields.take(ROUTER_CONFIG) {
         router_config(value, &mut overrides)?;
     }
     Ok(RouteBody {
@@ -128,8 +128,12 @@ const OWN: [&str; 7] = [
     "policy",
     "worker",
     "exclude",
-    "router_config_override",
+    ROUTER_CONFIG,
 ];
+
+/// The field that overrides settings of the router, and its possible keys.
+const ROUTER_CONFIG: &str = "router_config_override";
+const ROUTER_CONFIG_FORM: &str = "an object with overlap_score_weight, router_temperature or both";
 
 #[derive(Default)]
 struct RouteFields<'a> {
@@ -205,21 +209,27 @@ fn is_chat(messages: RawJson<'_>) -> bool {
 }
 
 fn router_config(value: RawJson<'_>, overrides: &mut HeaderOverrides) -> Result<(), ApiError> {
-    const NAME: &str = "router_config_override";
-    let expected = "an object with overlap_score_weight, router_temperature or both";
     let Ok(Value::Object(members)) = serde_json::from_str(value.as_str()) else {
-        return Err(wrong(NAME, &form_of(value), expected));
+        return Err(wrong(ROUTER_CONFIG, &form_of(value), ROUTER_CONFIG_FORM));
     };
+    set_router_config(&members, overrides)
+}
+
+/// Applies the members of `router_config_override`.
+pub(super) fn set_router_config(
+    members: &Map<String, Value>,
+    overrides: &mut HeaderOverrides,
+) -> Result<(), ApiError> {
     for (key, value) in members {
         let (field, range) = match key.as_str() {
             "overlap_score_weight" => (&mut overrides.overlap_weight, OVERLAP_WEIGHT),
             "router_temperature" => (&mut overrides.temperature, TEMPERATURE),
             _ => {
                 let message = format!(
-                    "{NAME} has the unknown key {:?}: expected {expected}",
-                    printable(&key)
+                    "{ROUTER_CONFIG} has the unknown key {:?}: expected {ROUTER_CONFIG_FORM}",
+                    printable(key)
                 );
-                return Err(ApiError::new(ErrorCode::InvalidRequest, message).param(NAME));
+                return Err(ApiError::new(ErrorCode::InvalidRequest, message).param(ROUTER_CONFIG));
             }
         };
         if value.is_null() {
@@ -228,8 +238,8 @@ fn router_config(value: RawJson<'_>, overrides: &mut HeaderOverrides) -> Result<
         let number = value.as_f64().filter(|number| range.contains(number));
         let expected = || format!("a number from {} to {}", range.start(), range.end());
         let refused = || {
-            let param = format!("{NAME}.{key}");
-            wrong(&param, &form_of_value(&value), &expected())
+            let param = format!("{ROUTER_CONFIG}.{key}");
+            wrong(&param, &form_of_value(value), &expected())
         };
         *field = Some(number.ok_or_else(refused)?);
     }

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use zmtp::{Endpoint, Pub, PubSettings};
 
 /// Time limit of a wait; only a failing test reaches it.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct IndexerFixture {
     pub(crate) index: Arc<KvIndex>,
@@ -289,7 +289,7 @@ impl TestPublisher {
                         .lora
                         .into_iter()
                         .chain([salt])
-                        .map(str::to_owned)
+                        .map(|key| key.to_owned().into())
                         .collect(),
                 );
                 keys

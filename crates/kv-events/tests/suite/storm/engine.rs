@@ -272,7 +272,9 @@ impl EngineEpoch {
     fn stored(&self, prompt: &[u8], from: usize, medium: &str) -> WireStored {
         let (lora, salt) = keys(prompt);
         let mut extra_keys = vec![None; prompt.len() - from];
-        extra_keys[0] = salt.filter(|_| from == 0).map(|salt| vec![salt.to_owned()]);
+        extra_keys[0] = salt
+            .filter(|_| from == 0)
+            .map(|salt| vec![salt.to_owned().into()]);
         WireStored {
             hashes: (from + 1..=prompt.len())
                 .map(|end| self.name(&prompt[..end]))

@@ -9,8 +9,8 @@ use kv_blocks::{
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
     Affinity, CacheSource, Candidate, Decision, Dispatch, ExcludedTarget, ExpectedReply, Job,
-    JobAffinity, JobPrompt, JobTenant, LmcacheFacts, NoStopwatch, Overrides, Pin, Plan, Policy,
-    PotentialLoad, PrefillPool, PrefixHolder, Refusal, ReplyMode, Router, RoutingSettings,
+    JobAffinity, JobPrompt, JobSlo, JobTenant, LmcacheFacts, NoStopwatch, Overrides, Pin, Plan,
+    Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal, ReplyMode, Router, RoutingSettings,
     SessionKeys, TargetPool, Tiers, WaitBudget,
 };
 
@@ -54,6 +54,7 @@ pub(crate) fn candidate(worker: u32) -> Candidate {
         health: "ready",
         lmcache: LmcacheFacts::default(),
         usage: None,
+        fetches: false,
     }
 }
 
@@ -72,7 +73,9 @@ pub(crate) struct TestRequest {
     pub(crate) random: u64,
     pub(crate) output: Option<u32>,
     pub(crate) answer: ReplyMode,
+    pub(crate) slo: JobSlo,
     pub(crate) wait_budget: Option<WaitBudget>,
+    pub(crate) time_left: Option<Duration>,
     pub(crate) affinity: Affinity,
     pub(crate) session: Option<Arc<SessionKeys>>,
     pub(crate) prefix_holders: Option<Vec<PrefixHolder>>,
@@ -106,7 +109,9 @@ pub(crate) fn test_request(tokens: Vec<u32>) -> TestRequest {
         random: 1,
         output: None,
         answer: ReplyMode::Streamed,
+        slo: JobSlo::default(),
         wait_budget: None,
+        time_left: None,
         affinity: Affinity::default(),
         session: None,
         prefix_holders: None,
@@ -284,10 +289,12 @@ impl TestFleet {
             reply: ExpectedReply {
                 mode: request.answer,
                 max_tokens: request.output,
+                slo: request.slo,
             },
             overrides: request.overrides,
             busy_threshold: self.busy_threshold,
             wait_budget: request.wait_budget,
+            time_left: request.time_left,
             tenant: request.tenant.as_ref().map(|tenant| JobTenant {
                 name: &tenant.name,
                 weight: tenant.weight,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use contract_id::contract;
 use kv_blocks::WorkerId;
 use routing::{
-    AttemptEnd, CacheSource, Method, Policy, PrefixHolder, PromptGrowth, Rates, RoutingSection,
-    RoutingSettings, SessionKeys, SessionMode, SessionSection,
+    AdmissionMode, AttemptEnd, CacheSource, Method, Policy, PrefixHolder, PromptGrowth, Rates,
+    RoutingSection, RoutingSettings, SessionKeys, SessionMode, SessionSection,
 };
 
 use super::{Replica, peer, sync};
@@ -185,4 +185,28 @@ fn a_prediction_ends_with_a_peers_attempt_that_never_reached_its_worker() {
         .end_attempt(at_ms(2), id, AttemptEnd::NotTaken);
     sync(at_ms(3), &here, peer(1), &there);
     assert_eq!(warm_tokens(&there.fleet, &request, 4), [0, 0]);
+}
+
+#[test]
+fn blocks_of_a_peers_request_stay_in_use_only_if_it_reached_its_worker() {
+    let settings = || RoutingSettings {
+        section: RoutingSection {
+            admission: AdmissionMode::LiveSet,
+            ..RoutingSection::default()
+        },
+        ..RoutingSettings::default()
+    };
+    for (end, in_use) in [(AttemptEnd::Complete, 40), (AttemptEnd::NotTaken, 0)] {
+        let [here, there] = [1, 2].map(|_| Replica::new(1, settings(), 100));
+        let request = test_request(tokens(1, 40));
+        let id = here.fleet.plan(at_ms(0), &request).reservation;
+        sync(at_ms(1), &here, peer(1), &there);
+        here.router().end_attempt(at_ms(2), id, end);
+        sync(at_ms(3), &here, peer(1), &there);
+        let live = [&here, &there].map(|replica| {
+            let report = replica.router().admission_report(at_ms(4), 10);
+            report.targets[0].live_blocks
+        });
+        assert_eq!(live, [in_use, in_use], "{end:?}");
+    }
 }

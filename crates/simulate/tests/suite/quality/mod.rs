@@ -4,10 +4,12 @@
 //! `WARMROUTE_WRITE_GOLDEN=1 cargo test -p simulate --test suite quality::` rewrites
 //! `golden.csv`; `docs/benchmarks/routing.md` says when that is right.
 
+mod comparison;
 mod faults;
 mod figure;
 mod golden;
 mod herd;
+mod hot_prefix;
 mod measured;
 mod workloads;
 

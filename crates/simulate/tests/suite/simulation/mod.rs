@@ -3,12 +3,17 @@
 
 mod agreement;
 mod by_hand;
+mod closed_loop;
+mod comparison;
 mod events;
 mod fairness;
 mod faults;
+mod fetch;
 mod fit;
+mod models;
 mod page;
 mod replicas;
+mod slo;
 mod synthetic;
 
 use engine_model::Profile;

@@ -73,7 +73,7 @@ impl Drop for EngineFront {
 /// Serves one request per connection: every reply closes it.
 fn serve(mut client: TcpStream, engine: &str, behavior: &dyn FrontBehavior) -> Option<()> {
     client
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(120)))
         .ok()?;
     let (head, body) = read_message(&mut client)?;
     let mut lines = head.split("\r\n");

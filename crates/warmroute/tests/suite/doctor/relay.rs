@@ -56,7 +56,7 @@ impl TestRelay {
             });
         });
         let endpoint = connected
-            .recv_timeout(Duration::from_secs(20))
+            .recv_timeout(Duration::from_secs(120))
             .expect("the relay connects");
         Self {
             endpoint,

@@ -10,7 +10,7 @@ use net::{
 };
 use tokio::{io::copy_bidirectional, runtime::Runtime};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Forwards decrypted connections to a plain server while it lives.
 pub struct TlsFront {

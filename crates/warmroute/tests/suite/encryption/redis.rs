@@ -64,7 +64,8 @@ impl EncryptedRedis {
         let keys = keys.replace("FOLDER", &self.folder.path().display().to_string());
         let port = self.port.number();
         format!(
-            "redis: {{url: \"{scheme}://:{PASSWORD}@127.0.0.1:{port}\", connect_timeout_ms: 1000{keys}}}"
+            "redis: {{url: \"{scheme}://:{PASSWORD}@127.0.0.1:{port}\", connect_timeout_ms: 10000, \
+             command_timeout_ms: 20000{keys}}}"
         )
     }
 }
@@ -89,7 +90,7 @@ impl StoreUsers {
     fn router(&self, redis: &str) -> Program {
         let config = format!(
             "models: {{entries: {{m: {{tokenizer: engine}}}}}}\n\
-             response_cache: {{enabled: true, backend: redis, {redis}}}\n\
+             response_cache: {{enabled: true, backend: redis, lookup_budget: 20s, {redis}}}\n\
              kv_cache_index: {{enabled: true, backend: redis, event_sources: [{{backend_name: w, endpoint: \"{}\"}}]}}\n\
              routing:\n  policy: warm\n  tokenize_budget: 400ms\n  lmcache:\n    controller_url: {}\n    \
              prompt_cache: {{backend: redis}}\n",

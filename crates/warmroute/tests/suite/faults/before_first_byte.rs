@@ -80,7 +80,7 @@ fn an_engine_that_refuses_connections_costs_no_request() {
 #[test]
 #[contract("F5", "I6")]
 fn an_engine_that_never_answers_gives_504_and_delays_no_other_request() {
-    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "request: {timeout: 700ms}");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "request: {timeout: 2s}");
     scripted.engines[0].once(ScriptedReply::Silence);
     let mut waiting = RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1));
     scripted.engines[0].next_request();
@@ -102,7 +102,7 @@ fn an_engine_that_never_answers_gives_504_and_delays_no_other_request() {
 #[test]
 #[contract("F8")]
 fn a_head_that_arrives_too_slowly_gives_504() {
-    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "request: {timeout: 700ms}");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "request: {timeout: 2s}");
     let drips = fine().iter().map(|byte| vec![*byte]).collect();
     scripted.engines[0].once(ScriptedReply::Pieces(drips, Duration::from_millis(50)));
     let reply = scripted.post(&chat("m", "hi", 1));

@@ -73,7 +73,7 @@ fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_sets_the_exi
 #[test]
 #[contract("F72")]
 fn during_the_drain_grace_new_connections_are_served_and_closed_while_readiness_fails() {
-    let fleet = SimulatedRouter::start(1, &["--no-kv-events"], "server: {drain_grace: 1500ms}");
+    let fleet = SimulatedRouter::start(1, &["--no-kv-events"], "server: {drain_grace: 4s}");
     let data = fleet.router.data();
     let mut idle = RawClient::connect(&data);
     assert_eq!(RawClient::get(&data, "/readyz").status, 200);

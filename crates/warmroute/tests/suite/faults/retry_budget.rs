@@ -1,7 +1,7 @@
 //! The scope of the retry budget: retries on engines that all fail, and never those on an engine
 //! that answers.
 
-use std::{thread::JoinHandle, time::Duration};
+use std::{net::TcpStream, thread::JoinHandle, time::Duration};
 
 use contract_id::contract;
 use serde_json::json;
@@ -105,19 +105,29 @@ fn an_engine_that_resets_everything_beside_a_healthy_one_costs_no_request() {
 #[test]
 #[contract("V38")]
 fn a_request_whose_two_engines_die_waits_for_a_worker() {
-    let mut scripted = ScriptedFleet::start(
-        &[
-            reset_after(Duration::from_secs(1)),
-            reset_after(Duration::from_secs(1)),
-        ],
-        "queue: {engine_wait_timeout_secs: 20}\n",
-    );
+    let gate = PieceGate::new();
+    let reset = || ScriptedReply::CutGated(gate.clone());
+    let yaml = "queue: {engine_wait_timeout_secs: 60}\n";
+    let mut scripted = ScriptedFleet::start(&[reset(), reset()], yaml);
     let mut client = RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1));
+    eventually("an engine to have it", || {
+        (scripted.requests() == 1).then_some(())
+    });
+    gate.open();
     eventually("both engines to have it", || {
         (scripted.requests() == 2).then_some(())
     });
     // Their ports refuse from now on, and the reset of the second one comes later.
-    scripted.engines.clear();
+    let addresses: Vec<_> = scripted
+        .engines
+        .drain(..)
+        .map(|engine| engine.address().to_owned())
+        .collect();
+    eventually("their ports to be closed", || {
+        let mut closed = addresses.iter().map(TcpStream::connect);
+        closed.all(|connected| connected.is_err()).then_some(())
+    });
+    gate.open();
     let waiting = std::thread::spawn(move || client.reply());
     eventually("the request to wait", || {
         (scripted.router.metric("warmroute_queued", "") > 0.0).then_some(())

@@ -11,7 +11,7 @@ fn scored_engine() -> SimulatedRouter {
     let engine = Program::engine(&["--no-kv-events", "--speed", "20"]);
     let yaml = "kv_cache_index: {scoring: {min_overlap_threshold: 0.0}}\n\
                 retry: {max_attempts: 1}\n\
-                request: {stream_idle_timeout: 400ms}\n";
+                request: {stream_idle_timeout: 2s}\n";
     let router = Program::serve_with(yaml, &[engine.url()], &["--policy", "composite"]).ready(1);
     SimulatedRouter {
         engines: vec![engine],

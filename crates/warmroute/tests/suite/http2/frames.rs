@@ -48,7 +48,7 @@ impl FrameClient {
     pub(super) fn connect(address: &str) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        let limit = Some(Duration::from_secs(30));
+        let limit = Some(Duration::from_secs(120));
         stream.set_read_timeout(limit).unwrap();
         stream.set_write_timeout(limit).unwrap();
         stream

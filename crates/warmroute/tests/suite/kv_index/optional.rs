@@ -83,8 +83,9 @@ fn requests_are_routed_without_the_index_and_without_its_streams() {
 
     let stream = PrefixStream::start();
     let on = routed(&stream, "  entry_ttl_seconds: 1\n");
-    stream.publish("cache_created", &prompt, 4_000);
     eventually("the router to use the stream", || {
+        // Again and again, as an entry lives for a second.
+        stream.publish("cache_created", &prompt, 4_000);
         (worker_for(&on, &prompt) == "b").then_some(())
     });
     drop(stream);

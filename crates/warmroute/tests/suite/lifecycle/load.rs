@@ -106,7 +106,7 @@ fn send(address: &str, number: u64) -> Result<(), String> {
     let mut connection =
         TcpStream::connect(address).map_err(|error| format!("refused: {error}"))?;
     connection
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(120)))
         .map_err(|error| error.to_string())?;
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",

@@ -18,7 +18,7 @@ fn every_engine_is_replaced_and_no_request_gets_503_while_requests_may_wait() {
             .map(|(n, url)| format!("  - {{name: old-{n}, url: \"{url}\"}}\n"))
             .collect();
         format!(
-            "workers:\n{}queue: {{engine_wait_timeout_secs: 20}}\n",
+            "workers:\n{}queue: {{engine_wait_timeout_secs: 60}}\n",
             workers.concat()
         )
     };

@@ -53,7 +53,9 @@ fn an_engine_that_returns_with_another_model_serves_only_that_one_and_its_cache_
     let reserved = ReservedPort::new();
     let port = reserved.number().to_string();
     let mut before = engine(&port, "first");
-    let router = Program::serve(&[before.url()], &[]).ready(1);
+    // Tokens are computed however long that takes.
+    let config = "routing: {tokenize_budget: 60s}\n";
+    let router = Program::serve_with(config, &[before.url()], &[]).ready(1);
     assert_eq!(predicted(&send(&router, "first")), 0);
     assert!(
         predicted(&send(&router, "first")) > 300,

@@ -27,7 +27,12 @@ fn a_conversation_is_predicted_to_the_token_and_the_report_shows_it() {
     );
     let mut row = json!({"worker": "string", "dp_rank": "int"});
     row.as_object_mut().expect("an object").extend(figures());
-    let shape = json!({"window_s": "int", "workers": [row], "total": figures()});
+    let class = json!({
+        "from_ms": "number", "samples": "int", "ratio_p10": "number", "ratio_p50": "number", "ratio_p90": "number",
+        "margin": "number",
+    });
+    let ttft = json!({"worker": "string", "classes": [class]});
+    let shape = json!({"window_s": "int", "workers": [row], "total": figures(), "ttft": [ttft]});
 
     let idle = parity(&routed);
     assert_shape(&idle, &shape);

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::pools::{ScriptedPools, rewrites, yes};
+use super::pools::{CHAT, ScriptedPools, rewrites, yes};
 use crate::harness::{
-    RawClient, RouterQueries as _, ScriptedReply, SeenRequest, chat, json_reply, streamed,
+    PieceGate, RawClient, RouterQueries as _, ScriptedReply, SeenRequest, chat, json_reply,
+    streamed,
 };
 
 fn body(seen: &SeenRequest) -> Value {
@@ -71,13 +72,18 @@ fn no_two_requests_share_a_bootstrap_room() {
 #[test]
 fn a_decode_worker_whose_prefill_failed_is_disconnected_and_gets_the_whole_request() {
     for connector in ["sglang", "mooncake"] {
-        // The decode worker has its leg by then.
-        let busy =
-            ScriptedReply::Late(Duration::from_millis(300), json_reply("503 Busy", "", "{}"));
+        let gate = PieceGate::new();
+        let busy = ScriptedReply::Gated(vec![json_reply("503 Busy", "", "{}")], gate.clone());
         let scripted = ScriptedPools::start(connector, busy, yes());
         scripted.decode.once(ScriptedReply::Silence);
         let request = chat("m", "hi", 4).to_string();
-        let reply = scripted.send("r", &request);
+        let mut client = RawClient::connect(&scripted.router.data());
+        let id = [("x-request-id", "r")];
+        client.send("POST", CHAT, &id, request.as_bytes());
+        let leg = scripted.decode.next_request();
+        // The decode worker has its leg; the prefill worker refuses each request from now on.
+        (0..10).for_each(|_| gate.open());
+        let reply = client.reply();
         assert_eq!(
             (
                 reply.status,
@@ -86,7 +92,7 @@ fn a_decode_worker_whose_prefill_failed_is_disconnected_and_gets_the_whole_reque
             (200, Some("yes"))
         );
         scripted.decode.hang_up();
-        assert_ne!(scripted.decode.next_request().body, request.as_bytes());
+        assert_ne!(leg.body, request.as_bytes());
         assert_eq!(
             scripted.decode.next_request().body,
             request.as_bytes(),

@@ -32,7 +32,7 @@ fn a_hedge_that_would_need_a_prefill_is_not_sent_and_adds_no_speculative_entry()
     let workers = worker("p1", &prefill.url(), "prefill", "")
         + &worker("d1", &decode[0].url(), "decode", "")
         + &worker("d2", &decode[1].url(), "decode", "");
-    let config = "request: {hedge_after: 100ms, timeout: 2s}\ndisaggregation: {uncached_token_threshold: 64}\n";
+    let config = "request: {hedge_after: 100ms, timeout: 4s}\ndisaggregation: {uncached_token_threshold: 64}\n";
     let router = serve(&workers, config).ready(3);
     let request = chat("sim", &words("hedged", 120), 4);
     let send = |id: &str| {

@@ -59,6 +59,9 @@ fn credentials_connection_fields_and_router_headers_are_not_forwarded() {
         ("Upgrade", "h2c"),
         ("x-warmroute-policy", "random"),
         ("x-data-parallel-rank", "3"),
+        ("x-kv-cache-source-host-port", "10.0.0.7:8000"),
+        ("x-llm-d-kv-cache-source-host-port", "10.0.0.7:8000"),
+        ("x-prefiller-host-port", "10.0.0.7:8000"),
     ];
     let crosses = [
         ("User-Agent", "agent/1"),

@@ -164,7 +164,7 @@ fn with_redis_the_stats_show_its_connections_and_a_clear_keeps_foreign_keys() {
     let redis = RedisServer::start();
     redis.ask(&["SET", "somebody:else", "1"]);
     let cached = CachedRouter::start(&format!(
-        ", backend: redis, redis: {{url: \"{}\"}}",
+        ", backend: redis, lookup_budget: 20s, redis: {{url: \"{}\", command_timeout_ms: 20000}}",
         redis.url()
     ));
     eventually("Redis to be in use", || {

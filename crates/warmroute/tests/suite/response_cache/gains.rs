@@ -156,7 +156,7 @@ fn no_request_fails_when_redis_does() {
     test_programs::require!(RedisServer);
     let mut redis = RedisServer::start();
     let cached = CachedRouter::start(&format!(
-        ", backend: redis, redis: {{url: \"{}\"}}",
+        ", backend: redis, lookup_budget: 20s, redis: {{url: \"{}\"}}",
         redis.url()
     ));
     eventually("Redis to be in use", || {

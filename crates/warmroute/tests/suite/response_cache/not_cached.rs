@@ -1,14 +1,12 @@
 //! Replies that are never cached.
 
-use std::time::Duration;
-
 use contract_id::contract;
 use serde_json::json;
 
 use super::{CachedRouter, DONE, FINE, cache_headers, chat_body, chat_chunk, event, fine, with};
 use crate::harness::{
-    RawClient, RouterQueries as _, ScriptedReply, chunk, chunked, json_reply, stream_head,
-    stream_reply,
+    PieceGate, RawClient, RouterQueries as _, ScriptedReply, chunk, chunked, json_reply,
+    stream_head, stream_reply,
 };
 
 /// Asserts that two equal requests both reach the engine.
@@ -139,18 +137,21 @@ fn incomplete_or_failed_streams_are_not_cached() {
 #[test]
 #[contract("CH16", "F35")]
 fn a_stream_whose_client_left_is_not_cached() {
-    let stream = ScriptedReply::Pieces(
+    let gate = PieceGate::new();
+    let stream = ScriptedReply::Gated(
         vec![
             stream_head(),
             chunk(&chat_chunk("yes", "null")),
             chunk(&chat_chunk("", "\"stop\"")),
             chunked(&[DONE]),
         ],
-        Duration::from_millis(200),
+        gate.clone(),
     );
     let cached = CachedRouter::with("response_cache: {enabled: true}\n", stream);
     let body = with(chat_body("why?"), "stream", json!(true));
     let mut client = RawClient::chat(&cached.router.data(), &body);
+    // The client gets its head with the first event.
+    (0..2).for_each(|_| gate.open());
     client.head();
     drop(client);
     cached.router.wait_until_idle();

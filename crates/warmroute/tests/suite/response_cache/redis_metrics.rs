@@ -29,7 +29,7 @@ fn lookups_writes_and_clears_move_the_metrics_of_their_connections() {
     let redis = RedisServer::start();
     // A lookup that Redis does not answer keeps its connection for the time of a command.
     let cached = CachedRouter::start(&format!(
-        ", backend: redis, redis: {{url: \"{}\", command_timeout_ms: 20000}}",
+        ", backend: redis, lookup_budget: 1s, redis: {{url: \"{}\", command_timeout_ms: 20000}}",
         redis.url()
     ));
     eventually("Redis to be in use", || {

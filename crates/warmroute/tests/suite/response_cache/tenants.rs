@@ -172,7 +172,8 @@ fn the_replies_of_one_tenant_or_model_are_removed_from_redis_and_no_others() {
     let redis = RedisServer::start();
     redis.ask(&["SET", "somebody:else", "1"]);
     let config = format!(
-        "response_cache: {{enabled: true, backend: redis, insecure: true, redis: {{url: \"{}\"}}}}\n\
+        "response_cache: {{enabled: true, backend: redis, insecure: true, lookup_budget: 20s, \
+         redis: {{url: \"{}\", command_timeout_ms: 20000}}}}\n\
          tenants: {{api_keys: [{{name: a, key: key-of-a}}, {{name: b, key: key-of-b}}]}}\n",
         redis.url()
     );

@@ -14,8 +14,14 @@ struct HookFixture {
     hook: ScriptedEngine,
 }
 
-/// A router whose hook sends this reply, with more keys of the hook, each after a comma.
+/// A router whose hook sends this reply, with more keys of the hook, each after a comma. Without a
+/// time limit among them it has a minute.
 fn guarded(answer: ScriptedReply, keys: &str) -> HookFixture {
+    let limit = if keys.contains("timeout") {
+        ""
+    } else {
+        ", timeout: 60s"
+    };
     let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
@@ -23,7 +29,7 @@ fn guarded(answer: ScriptedReply, keys: &str) -> HookFixture {
     )));
     let hook = ScriptedEngine::start(answer);
     let config = format!(
-        "compat: {{headers: [vllm-router]}}\nserver: {{max_body_bytes: 64KiB}}\npre_routing_hooks:\n  - {{name: guard, url: \"{}/check\"{keys}}}\n",
+        "compat: {{headers: [vllm-router]}}\nserver: {{max_body_bytes: 64KiB}}\npre_routing_hooks:\n  - {{name: guard, url: \"{}/check\"{limit}{keys}}}\n",
         hook.url()
     );
     let router = Program::serve_with(&config, &[format!("w={}", engine.url())], &[]).ready(1);

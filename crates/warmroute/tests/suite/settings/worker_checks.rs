@@ -168,7 +168,7 @@ fn without_periodic_checks_a_ready_worker_stays_ready() {
 fn a_worker_that_warms_up_for_too_long_is_down_and_checked_at_the_normal_interval() {
     let engine = engine();
     engine.answer("/up", "503 Service Unavailable", "");
-    let config = "health_checks: {interval: 1s, warmup_check_interval: 50ms, max_warmup_duration: 2s, endpoint: /up}\n";
+    let config = "health_checks: {interval: 1s, warmup_check_interval: 50ms, max_warmup_duration: 4s, endpoint: /up}\n";
     let router = router(&[(&engine, "")], config);
     until(&router, "a", "warming_up");
     until(&router, "a", "down");
@@ -225,8 +225,8 @@ fn by_default_a_worker_that_loads_is_checked_every_second_and_not_every_thirty()
     let router = router(&[(&engine, "health_check: {endpoint: /up}")], "");
     until(&router, "a", "warming_up");
     let checks: Vec<_> = (0..4).map(|_| engine.next_request().arrived).collect();
-    // Bounds for a busy machine.
-    let most = Duration::from_secs(5);
+    // A bound for a machine that stands still for a while.
+    let most = Duration::from_secs(20);
     for pair in checks.windows(2) {
         let pause = pair[0].until(pair[1]);
         assert!(pause < most, "{pause:?}");

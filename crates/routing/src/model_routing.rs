@@ -2,14 +2,13 @@
 //!
 //! A request's own headers take precedence over them; this module does not read headers.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
-use fleet::ModelView;
-use routing::ModelRoutingEntry;
+use crate::ModelRoutingEntry;
 
 /// The settings of models, by name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ModelRouting {
+pub struct ModelRouting {
     named: HashMap<Box<str>, ModelRoutingEntry>,
     /// By name prefix, the longest first.
     beginnings: Vec<(Box<str>, ModelRoutingEntry)>,
@@ -18,7 +17,7 @@ pub(crate) struct ModelRouting {
 
 impl ModelRouting {
     /// Creates the table; a `*` at the end of a name matches anything.
-    pub(crate) fn new(entries: &[(String, ModelRoutingEntry)]) -> Self {
+    pub fn new(entries: &[(String, ModelRoutingEntry)]) -> Self {
         let mut routing = Self::default();
         for (name, entry) in entries {
             let entry = entry.clone();
@@ -34,16 +33,8 @@ impl ModelRouting {
     }
 
     /// Returns the settings of a model: by its own name, else by the base model's.
-    pub(crate) fn of(&self, model: &ModelView) -> &ModelRoutingEntry {
-        let base = model
-            .candidates
-            .first()
-            .map_or(&model.id, |first| &first.namespace_model);
-        self.by_names(&model.id, base)
-    }
-
-    fn by_names(&self, id: &Arc<str>, base: &Arc<str>) -> &ModelRoutingEntry {
-        let whole = || self.named.get(&**id).or_else(|| self.named.get(&**base));
+    pub fn of(&self, id: &str, base: &str) -> &ModelRoutingEntry {
+        let whole = || self.named.get(id).or_else(|| self.named.get(base));
         let begins = |(beginning, _): &&(Box<str>, ModelRoutingEntry)| {
             id.starts_with(&**beginning) || base.starts_with(&**beginning)
         };
@@ -57,7 +48,7 @@ mod tests {
     use super::*;
 
     fn weight(routing: &ModelRouting, id: &str, base: &str) -> Option<f64> {
-        routing.by_names(&id.into(), &base.into()).overlap_weight
+        routing.of(id, base).overlap_weight
     }
 
     #[test]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-# Longest time for one reply, in seconds; most bytes of one.
+# Longest time for one reply if the caller sets none, in seconds; most bytes of one.
 REPLY_LIMIT, REPLY_BYTES = 60, 64 << 20
 
 
@@ -19,8 +19,9 @@ class Cut(Exception):
     kind = "cut"
 
 
-async def exchange(port, method, path, body=b""):
-    """Sends a request on a connection of its own; returns status, header fields and body."""
+async def exchange(port, method, path, body=b"", limit=REPLY_LIMIT, watch=None):
+    """Sends a request on a connection of its own; returns status, header fields and body. Whenever a part of the reply
+    arrives, `watch` gets all of it so far."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError as error:
@@ -29,22 +30,24 @@ async def exchange(port, method, path, body=b""):
         head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n"
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
-        received = await asyncio.wait_for(until_end(reader), REPLY_LIMIT)
+        received = await asyncio.wait_for(until_end(reader, watch), limit)
     except OSError as error:
         raise Cut(repr(error)) from error
     except asyncio.TimeoutError as error:
-        raise Cut(f"no whole reply within {REPLY_LIMIT} s") from error
+        raise Cut(f"no whole reply within {limit} s") from error
     finally:
         writer.close()
     return parsed(received)
 
 
-async def until_end(reader):
+async def until_end(reader, watch=None):
     received = bytearray()
     while chunk := await reader.read(1 << 16):
         received += chunk
         if len(received) > REPLY_BYTES:
             raise Cut(f"the reply has more than {REPLY_BYTES} bytes")
+        if watch:
+            watch(received)
     return bytes(received)
 
 
