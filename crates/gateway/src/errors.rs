@@ -4,7 +4,7 @@ use std::{fmt::Display, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
 use routing::{QueueLimit, SloNote};
-use tenants::Refusal;
+use tenants::{Refusal, Tenant};
 
 use crate::{metrics::SLO, response_affinity};
 
@@ -76,13 +76,18 @@ pub(crate) fn queue_full() -> ApiError {
     ApiError::new(ErrorCode::QueueFull, message).with_retry_after(FULL_RETRY_S)
 }
 
-/// Returns the error of a request that a limit keeps out of the queue.
-pub(crate) fn not_queued(limit: QueueLimit) -> ApiError {
+/// Returns the error of a request of a tenant that a limit keeps out of the queue.
+pub(crate) fn not_queued(limit: QueueLimit, tenant: Option<&Tenant>) -> ApiError {
     match limit {
         QueueLimit::Router => queue_full(),
         QueueLimit::Tenant => {
             let message = "as many requests of the API key's tenant wait for a worker as may (tenants.defaults.queued): try again";
-            ApiError::new(ErrorCode::TenantQueueFull, message).with_retry_after(FULL_RETRY_S)
+            let error =
+                ApiError::new(ErrorCode::TenantQueueFull, message).with_retry_after(FULL_RETRY_S);
+            match tenant.and_then(|tenant| tenant.queue_share().most_queued) {
+                Some(most) => error.with_rate_limit(most),
+                None => error,
+            }
         }
     }
 }

@@ -142,8 +142,16 @@ pub(crate) fn check(input: &SettingsInput<'_>) -> Result<Settings, Vec<Problem>>
     })
 }
 
+/// Most bytes of a file that is read: many times those of the most keys that a file of keys may have.
+const MOST_FILE_BYTES: u64 = 256 << 20;
+
 /// Reads a file that may have keys in it: the text is overwritten when it is dropped.
 pub(crate) fn read(path: &Path, name: &str) -> Result<Zeroizing<String>, Vec<Problem>> {
+    let length = std::fs::metadata(path).map_or(0, |file| file.len());
+    if length > MOST_FILE_BYTES {
+        let reason = format!("it has {length} bytes, at most {MOST_FILE_BYTES} are read");
+        return Err(vec![Problem::unreadable(name, reason)]);
+    }
     let bytes =
         std::fs::read(path).map_err(|error| vec![Problem::unreadable(name, error.to_string())])?;
     String::from_utf8(bytes)

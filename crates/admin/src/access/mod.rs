@@ -7,6 +7,7 @@ mod token;
 
 use std::{net::IpAddr, sync::Arc};
 
+use api::openapi::Role;
 use axum::{
     Extension,
     extract::{MatchedPath, Request, State},
@@ -67,7 +68,10 @@ pub(crate) async fn check(
     let needed = route.map(|route| roles::needed(request.method(), route.as_str(), request.uri()));
     let audited =
         needed.and_then(|role| AuditedCall::of(role, &operator, caller, &request, &access.audit));
-    let allowed = needed.map_or(Ok(()), |role| roles::check(&operator, role));
+    let allowed = needed.map_or(Ok(()), |role| {
+        roles::check(&operator, role)?;
+        check_page(&operator, role, request.headers())
+    });
     let answer = async move {
         match allowed {
             Ok(()) => {
@@ -194,6 +198,18 @@ fn is_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
+/// Checks that without a token no image or link in a page of another site makes a call that has
+/// effects: it has no `Origin`, and some of these calls are a GET.
+fn check_page(operator: &Operator, needed: Role, headers: &HeaderMap) -> Result<(), ApiError> {
+    if operator.has_token || needed == Role::Read || !server::is_from_another_page(headers) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::DestinationForbidden,
+        "a page of another site makes this call (Sec-Fetch-Site): set admin.token_file and send the token",
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
@@ -276,6 +292,29 @@ mod tests {
                 Some(ErrorCode::DestinationForbidden),
                 "{other}"
             );
+        }
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn an_image_in_a_page_of_another_site_reads_at_most_where_no_token_is_needed() {
+        let anyone = Operator::anyone();
+        let with_token = Operator {
+            has_token: true,
+            ..anyone.clone()
+        };
+        for (operator, role, site, allowed) in [
+            (&anyone, Role::Operate, "cross-site", false),
+            (&anyone, Role::Admin, "same-site", false),
+            (&anyone, Role::Read, "cross-site", true),
+            (&anyone, Role::Operate, "none", true),
+            (&anyone, Role::Operate, "same-origin", true),
+            (&with_token, Role::Operate, "cross-site", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("sec-fetch-site", HeaderValue::from_static(site));
+            let found = check_page(operator, role, &headers);
+            assert_eq!(found.is_ok(), allowed, "{role:?} {site}");
         }
     }
 

@@ -273,7 +273,7 @@ impl QueueStage {
             PlacementOutcome::Queued(waiter) => (waiter, None),
             PlacementOutcome::Refused(refusal) => {
                 if let Some(limit) = refusal.queue_full {
-                    let error = errors::not_queued(limit);
+                    let error = errors::not_queued(limit, placement.tenant);
                     return Err(Rejection { refusal, error });
                 }
                 let enqueue = |budget| self.decider.enqueue(model, placement, budget);
@@ -398,7 +398,8 @@ impl QueueStage {
         enqueue: impl FnOnce(WaitBudget) -> Result<Waiter, QueueLimit>,
     ) -> Option<Result<Waiter, ApiError>> {
         let budget = wait.budget(self.clock.now(), self.limits.engine_wait_timeout)?;
-        Some(enqueue(budget).map_err(errors::not_queued))
+        let tenant = wait.tenant.as_deref();
+        Some(enqueue(budget).map_err(|limit| errors::not_queued(limit, tenant)))
     }
 
     /// Queues a request that has no candidates.

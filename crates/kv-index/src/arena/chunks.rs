@@ -61,7 +61,9 @@ impl LineChunks {
             .get((line >> self.log2) as usize)?
             .load(Ordering::Acquire);
         let first = (line & ((1 << self.log2) - 1)) as usize * LINE_WORDS;
-        if start.is_null() || first + words > LINE_WORDS << self.log2 {
+        // `first` is below the length of a chunk. A sum with `words` could wrap, since this crate is
+        // built without overflow checks.
+        if start.is_null() || words > (LINE_WORDS << self.log2) - first {
             return None;
         }
         // SAFETY: the chunk has `LINE_WORDS << log2` initialised atomics, lives as long as `self`,

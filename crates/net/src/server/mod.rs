@@ -26,4 +26,4 @@ pub use peer_address::PeerAddress;
 pub use reply_watch::{ReplyWatch, WatchedBody};
 pub use request_framing::FramingError;
 pub use table::{ConnectionSlot, ConnectionTable};
-pub use web_page::{foreign_origin, is_here, is_private_name};
+pub use web_page::{foreign_origin, is_from_another_page, is_here, is_private_name};

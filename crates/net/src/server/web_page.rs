@@ -33,6 +33,13 @@ pub fn foreign_origin(headers: &HeaderMap) -> Option<&HeaderValue> {
         .find(|origin| !is_own(origin))
 }
 
+/// Returns whether a browser says that a page of another origin makes the request, as it does for
+/// images and links, whose requests have no `Origin`.
+pub fn is_from_another_page(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    sites.any(|site| site == "cross-site" || site == "same-site")
+}
+
 /// Returns a host without the port that its scheme implies.
 fn without_default_port<'a>(scheme: &str, host: &'a [u8]) -> &'a [u8] {
     let port: &[u8] = match scheme {
@@ -136,6 +143,25 @@ mod tests {
                 headers.append("sec-fetch-site", HeaderValue::from_static(site));
             }
             assert_eq!(foreign_origin(&headers).is_some(), foreign, "{sites:?}");
+        }
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn an_image_in_a_page_of_another_origin_is_told_from_a_call_of_a_program_or_a_person() {
+        for (sites, is_from_another) in [
+            (&[][..], false),
+            (&["none"], false),
+            (&["same-origin"], false),
+            (&["same-site"], true),
+            (&["cross-site"], true),
+            (&["none", "cross-site"], true),
+        ] {
+            let mut headers = HeaderMap::new();
+            for site in sites {
+                headers.append("sec-fetch-site", HeaderValue::from_static(site));
+            }
+            assert_eq!(is_from_another_page(&headers), is_from_another, "{sites:?}");
         }
     }
 

@@ -177,6 +177,13 @@ fn problems_around_the_file_end_with_78() {
         78,
         &["line", "YAML"],
     );
+    // It is not read to find that out.
+    let huge = file(dir.path(), "huge.yaml", "");
+    let empty = std::fs::File::options().write(true).open(&huge);
+    empty
+        .and_then(|file| file.set_len(1 << 30))
+        .expect("a sparse file");
+    refused(&["-c", &huge], 78, &[&huge, "1073741824 bytes"]);
     let unset = file(
         dir.path(),
         "unset.yaml",

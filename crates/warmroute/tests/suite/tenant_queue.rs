@@ -71,6 +71,7 @@ fn a_tenant_with_its_part_of_the_queue_full_is_told_to_try_again_and_no_other_is
         (429, "tenant_queue_full".to_owned())
     );
     assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(refused.header("x-ratelimit-limit"), Some("1"));
     let _other = send(&routed, "b", "b1", &prompt("b1", 10));
     waiting(&routed, 2.0);
     assert_eq!(queued(&routed), json!([1, 1]));

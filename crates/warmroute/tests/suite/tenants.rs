@@ -233,6 +233,76 @@ fn a_tenant_above_its_rate_is_told_when_to_try_again_and_no_other_notices() {
     }
 }
 
+/// Keys as a file of vLLM Router has them: `api_keys` at the top, every documented member, and no
+/// other.
+const VLLM_ROUTER_KEYS: &str = r#"api_keys:
+  - key: "sk-team-a"
+    name: "team-a"
+    rate_limit_rps: 100
+    max_concurrent: 50
+    allowed_models: ["m", "llama-*"]
+    enabled: true
+    metadata: {owner: "alice"}
+  - key: "sk-team-b"
+    name: "team-b"
+    rate_limit_rps: 0.01
+    max_concurrent: 2
+    allowed_models: ["llama-*"]
+    enabled: true
+    metadata: {}
+  - key: "sk-team-c"
+    name: "team-c"
+    rate_limit_rps: 100
+    max_concurrent: 50
+    allowed_models: []
+    enabled: false
+    metadata: {}
+"#;
+
+#[test]
+#[contract("V31", "V32", "V33", "V34")]
+fn the_keys_of_a_vllm_router_file_are_used_as_they_are() {
+    // The alias is a model with a name that the wildcard allows.
+    let aliases = "models: {aliases: {llama-3: m}}\n";
+    let shared = SharedRouter::start(&format!("{VLLM_ROUTER_KEYS}{aliases}"));
+    for model in ["m", "llama-3"] {
+        let served = shared.post("sk-team-a", CHAT, &chat(model));
+        assert_eq!(served.status, 200, "{model}: {}", served.text());
+    }
+    let denied = shared.post("sk-team-a", CHAT, &chat("gpt"));
+    refused(&denied, 403, "model_not_allowed");
+    // The refused request has used up the rate of its tenant.
+    let denied = shared.post("sk-team-b", CHAT, &chat("m"));
+    refused(&denied, 403, "model_not_allowed");
+    let limited = shared.post("sk-team-b", CHAT, &chat("llama-3"));
+    refused(&limited, 429, "rate_limited");
+    assert_eq!(limited.header("x-ratelimit-limit"), Some("0.01"));
+    assert!(limited.header("retry-after").is_some());
+    for key in ["sk-team-c", "sk-nobody"] {
+        refused(&shared.post(key, CHAT, &chat("m")), 401, "invalid_api_key");
+    }
+    assert_eq!(shared.engine.requests(), 2);
+
+    let team_a = shared.tenant("team-a");
+    assert_eq!(team_a["metadata"], json!({"owner": "alice"}));
+    assert_eq!(shared.tenant("team-c")["enabled"], false);
+    eventually("the counts of both tenants", || {
+        let page = RawClient::get(&shared.router.admin(), "/metrics").text();
+        let lines = [
+            "vllm_router_tenant_requests_total{tenant=\"team-a\"} 3",
+            "vllm_router_tenant_request_duration_seconds_count{tenant=\"team-a\"} 3",
+            "vllm_router_tenant_errors_total{tenant=\"team-a\"} 1",
+            "vllm_router_tenant_rate_limited_total{tenant=\"team-a\"} 0",
+            "vllm_router_tenant_tokens_total{tenant=\"team-a\",kind=\"prompt\"} 14",
+            "vllm_router_tenant_tokens_total{tenant=\"team-a\",kind=\"completion\"} 6",
+            "vllm_router_tenant_requests_total{tenant=\"team-b\"} 2",
+            "vllm_router_tenant_rate_limited_total{tenant=\"team-b\"} 1",
+        ];
+        let has = |line: &&str| page.lines().any(|there| there == *line);
+        lines.iter().all(has).then_some(())
+    });
+}
+
 /// Bodies of the routes that read a body of JSON, each with its model.
 fn bodies(model: &str) -> Vec<(&'static str, Value)> {
     let prompt = json!({"model": model, "prompt": "hi"});

@@ -195,6 +195,7 @@ fn the_spans_of_a_request_continue_the_clients_trace_and_its_engine_continues_th
         ("gen_ai.request.model", "m"),
         ("warmroute.outcome", "ok"),
         ("warmroute.request_id", "mine"),
+        ("warmroute.tenant", "default"),
     ] {
         assert_eq!(text_of(attributes, name), text, "{name}");
     }

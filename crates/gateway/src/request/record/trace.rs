@@ -14,6 +14,7 @@ use routing::{
     Decision,
     receipt::{AttemptResult, OutcomeKind, RequestOutcome},
 };
+use tenants::TenantPermit;
 
 use super::RequestGuard;
 use crate::{
@@ -279,6 +280,8 @@ impl RequestGuard {
         add_route(&mut attributes, self.route);
         add_outcome(&mut attributes, outcome);
         attributes.add("warmroute.request_id", &*self.request_id);
+        let tenant = self.tenant.as_ref().map(TenantPermit::tenant);
+        attributes.add_some("warmroute.tenant", tenant.map(|tenant| &**tenant.name()));
         if self.selection.is_some() {
             attributes.add("warmroute.decision_id", &*self.id.to_string());
         }

@@ -95,7 +95,7 @@ fn what_follows_a_body_that_no_route_reads_is_answered_or_the_reply_says_that_it
 }
 
 #[test]
-#[contract("S35")]
+#[contract("S35", "S62")]
 fn a_client_that_expects_100_gets_it_only_if_its_body_will_be_read() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let yaml = "server: {max_body_bytes: 1MiB}\n";
@@ -138,7 +138,7 @@ fn a_client_that_expects_100_gets_it_only_if_its_body_will_be_read() {
 }
 
 #[test]
-#[contract("S21")]
+#[contract("S21", "S62")]
 fn the_body_of_a_refused_request_never_becomes_the_next_request() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let yaml = "server: {max_body_bytes: 1MiB, max_choices: 1}\n";
