@@ -102,21 +102,22 @@ pub(crate) fn block_on<F>(py: Python<'_>, future: F) -> PyResult<F::Output>
 where
     F: Future<Output: Send> + Send,
 {
-    block_on_in(py, current()?, future)
+    block_on_in(py, current()?, || future)
 }
 
-/// Runs a future as [`block_on`] does, for a caller that has the [`current`] runtime already.
+/// Runs the future of `make` as [`block_on`] does, for a caller that has the [`current`] runtime
+/// already. The future is made where it stays, and not moved.
 pub(crate) fn block_on_in<F>(
     py: Python<'_>,
     runtime: &'static Runtime,
-    future: F,
+    make: impl FnOnce() -> F,
 ) -> PyResult<F::Output>
 where
     F: Future<Output: Send> + Send,
 {
     // A future may start tasks where it is dropped.
     let _context = runtime.enter();
-    let mut future = pin!(future);
+    let mut future = pin!(make());
     let mut is_first = true;
     signals::wait(py, || {
         // Most decisions are ready at once: they need no timer, and no thread that can be parked.

@@ -164,7 +164,7 @@ impl RouterHandle {
         T: IntoPython + Send,
     {
         let (router, runtime) = self.open_with_runtime()?;
-        let result = process_runtime::block_on_in(py, runtime, operation(router))?;
+        let result = process_runtime::block_on_in(py, runtime, || operation(router))?;
         result.map_err(raised)?.into_python(py)
     }
 }
