@@ -5,7 +5,8 @@
 //! interpreter's end has begun ([`attach_later`]).
 
 use std::{
-    pin::pin,
+    mem,
+    pin::{Pin, pin},
     process,
     sync::{
         OnceLock,
@@ -101,13 +102,32 @@ pub(crate) fn block_on<F>(py: Python<'_>, future: F) -> PyResult<F::Output>
 where
     F: Future<Output: Send> + Send,
 {
-    let runtime = current()?;
+    block_on_in(py, current()?, || future)
+}
+
+/// Runs the future of `make` as [`block_on`] does, for a caller that has the [`current`] runtime
+/// already. The future is made where it stays, and not moved.
+pub(crate) fn block_on_in<F>(
+    py: Python<'_>,
+    runtime: &'static Runtime,
+    make: impl FnOnce() -> F,
+) -> PyResult<F::Output>
+where
+    F: Future<Output: Send> + Send,
+{
     // A future may start tasks where it is dropped.
     let _context = runtime.enter();
-    let mut future = pin!(future);
+    let mut future = pin!(make());
+    let mut is_first = true;
     signals::wait(py, || {
-        let step = async { timeout(SIGNAL_CHECK, future.as_mut()).await };
-        runtime.block_on(step).ok()
+        // Most decisions are ready at once: they need no timer, and no thread that can be parked.
+        if mem::take(&mut is_first)
+            && let Poll::Ready(output) = step(future.as_mut())
+        {
+            return Some(output);
+        }
+        let limited = async { timeout(SIGNAL_CHECK, future.as_mut()).await };
+        runtime.block_on(limited).ok()
     })
 }
 
@@ -120,12 +140,16 @@ where
     let runtime = current()?;
     Ok(py.detach(|| {
         let _context = runtime.enter();
-        // Who polls it next is woken in place of this one.
-        match pin!(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+        match step(Pin::new(&mut future)) {
             Poll::Ready(output) => Ok(output),
             Poll::Pending => Err(future),
         }
     }))
+}
+
+/// Polls a future once. Who polls it next is woken in place of this one.
+fn step<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Runs a future to its end on a thread of its own, also if nobody waits for it any more. For starts

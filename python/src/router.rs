@@ -17,7 +17,7 @@ use pyo3::{
     prelude::*,
     types::{PyDict, PyTuple},
 };
-use tokio::sync::oneshot;
+use tokio::{runtime::Runtime, sync::oneshot};
 use warmroute::embed::CallError;
 
 use self::{
@@ -74,12 +74,19 @@ const INLINE_TOKENS: usize = 16_384;
 impl RouterHandle {
     /// Returns the router, which is open, in the process that started it.
     fn open(&self) -> PyResult<Arc<OpenRouter>> {
-        process_runtime::current()?;
+        self.open_with_runtime().map(|(router, _)| router)
+    }
+
+    /// Returns the router as [`Self::open`] does, and the runtime: the id of the process is a call
+    /// of the system, which a decision makes once.
+    fn open_with_runtime(&self) -> PyResult<(Arc<OpenRouter>, &'static Runtime)> {
+        let runtime = process_runtime::current()?;
         if process_runtime::is_exiting() {
             return Err(process_runtime::exiting());
         }
         let router = self.router.lock().clone();
-        router.ok_or_else(|| error("draining", "the router is closed: create another one"))
+        let closed = || error("draining", "the router is closed: create another one");
+        Ok((router.ok_or_else(closed)?, runtime))
     }
 
     /// Returns the handle of a router that has started.
@@ -156,7 +163,8 @@ impl RouterHandle {
         F: Future<Output = Result<T, CallError>> + Send,
         T: IntoPython + Send,
     {
-        let result = process_runtime::block_on(py, operation(self.open()?))?;
+        let (router, runtime) = self.open_with_runtime()?;
+        let result = process_runtime::block_on_in(py, runtime, || operation(router))?;
         result.map_err(raised)?.into_python(py)
     }
 }

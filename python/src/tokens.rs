@@ -90,9 +90,10 @@ fn of_buffer(
     value: &Bound<'_, PyAny>,
     buffer: &PyUntypedBuffer,
 ) -> PyResult<Vec<u32>> {
-    let format = buffer.format().to_string_lossy();
     let (dimensions, item_bytes) = (buffer.dimensions(), buffer.item_size());
-    let Some(is_signed) = signedness(&format).filter(|_| item_bytes == TOKEN_BYTES) else {
+    let signs = signedness(buffer.format().to_bytes());
+    let Some(is_signed) = signs.filter(|_| item_bytes == TOKEN_BYTES) else {
+        let format = buffer.format().to_string_lossy();
         return Err(PyTypeError::new_err(format!(
             "{argument} is a buffer of format {format:?} with items of {item_bytes} bytes: expected native 32-bit \
              integers ('I'), for example array.array('I', ...) or numpy.asarray(..., dtype=numpy.uint32)"
@@ -119,30 +120,35 @@ fn of_buffer(
             of_bytes(argument, copied.cast::<PyBytes>()?.as_bytes())?
         }
     };
-    match tokens
-        .iter()
-        .position(|token| is_signed && *token > i32::MAX.unsigned_abs())
-    {
-        None => Ok(tokens),
-        Some(at) => Err(out_of_range(
-            argument,
-            at,
-            &tokens[at].cast_signed().to_string(),
-        )),
+    // Unsigned items are all token ids: they are not read once more.
+    if is_signed && let Some((at, token)) = first_negative(&tokens) {
+        return Err(out_of_range(argument, at, &token.to_string()));
     }
+    Ok(tokens)
+}
+
+/// Returns the first negative one among the items of a signed buffer, with its place.
+fn first_negative(items: &[u32]) -> Option<(usize, i32)> {
+    let items = items.iter().map(|item| item.cast_signed());
+    items.enumerate().find(|(_, item)| *item < 0)
 }
 
 /// Returns whether integers of a buffer's format are signed; `None` for another kind of items or
 /// another byte order.
-fn signedness(format: &str) -> Option<bool> {
+fn signedness(format: &[u8]) -> Option<bool> {
     let own_order = if cfg!(target_endian = "little") {
-        ['@', '=', '<']
+        b"@=<"
     } else {
-        ['@', '=', '>']
+        b"@=>"
     };
-    match format.strip_prefix(own_order).unwrap_or(format) {
-        "I" | "L" => Some(false),
-        "i" | "l" => Some(true),
+    let kind = match format {
+        [kind] => kind,
+        [order, kind] if own_order.contains(order) => kind,
+        _ => return None,
+    };
+    match kind {
+        b'I' | b'L' => Some(false),
+        b'i' | b'l' => Some(true),
         _ => None,
     }
 }

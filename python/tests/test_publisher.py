@@ -68,6 +68,7 @@ def replayed(sockets: Any, publisher: EventPublisher, start: int) -> list[tuple[
         batches.append((int.from_bytes(number, "big"), payload))
 
 
+@pytest.mark.contract("DY37")
 def test_a_subscriber_gets_numbered_batches_in_the_form_of_vllm(sockets: Any, wait_for: WaitFor) -> None:
     with EventPublisher(FREE, topic="kv") as publisher:
         subscriber = sockets(zmq.SUB, publisher.endpoint)
@@ -95,6 +96,7 @@ def test_a_subscriber_gets_numbered_batches_in_the_form_of_vllm(sockets: Any, wa
     assert cleared == {"type": "AllBlocksCleared"}
 
 
+@pytest.mark.contract("DY37")
 def test_missed_batches_are_sent_again_from_any_number_on(sockets: Any) -> None:
     with EventPublisher(FREE, FREE, buffer_steps=3) as publisher:
         for number in range(5):
@@ -181,6 +183,7 @@ def test_an_endpoint_in_use_is_a_conflict() -> None:
         assert again.replay_endpoint is None
 
 
+@pytest.mark.contract("DY37")
 def test_a_closed_publisher_says_so() -> None:
     publisher = EventPublisher(FREE, FREE)
     publisher.close()
@@ -191,6 +194,7 @@ def test_a_closed_publisher_says_so() -> None:
         assert refused.value.code == "conflict"
 
 
+@pytest.mark.contract("DY37")
 def test_what_was_published_before_the_end_still_arrives(sockets: Any, wait_for: WaitFor) -> None:
     publisher = EventPublisher(FREE)
     subscriber = sockets(zmq.SUB, publisher.endpoint)
@@ -271,6 +275,7 @@ class Router:
         return cached
 
 
+@pytest.mark.contract("DY37")
 def test_a_router_predicts_what_was_published(programs: Programs, wait_for: WaitFor) -> None:
     prompt = list(range(100))
     with EventPublisher(FREE, FREE) as publisher:
@@ -290,6 +295,7 @@ def test_a_router_predicts_what_was_published(programs: Programs, wait_for: Wait
         predicts(0)
 
 
+@pytest.mark.contract("DY37")
 def test_the_example_feeds_a_router(programs: Programs, wait_for: WaitFor) -> None:
     example = runpy.run_path(str(EXAMPLES / "publisher.py"))
     with EventPublisher(FREE, FREE) as publisher:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import doctest
 import inspect
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/python-api.md"
+# The examples of the docstrings, which address a worker of this machine.
+EXAMPLES = re.findall(r"^```pycon\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+WORKER = "http://127.0.0.1:8000"
 PUBLIC = [name for name in warmroute.__all__ if not name.startswith("_")]
 
 
@@ -59,3 +65,22 @@ def test_a_docstring_describes_every_argument(name: str) -> None:
     arguments = [argument for argument in inspect.signature(found).parameters if argument != "self"]
     documented = inspect.getdoc(found) or ""
     assert [argument for argument in arguments if f"    {argument}: " not in documented] == []
+
+
+def test_there_is_an_example_for_each_class_of_a_program_and_for_simulate() -> None:
+    examples = "".join(EXAMPLES)
+    assert [name for name in ("EventPublisher", "KvIndex", "Router", "simulate") if f"{name}(" not in examples] == []
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_gives_what_it_shows(example: str, programs: Programs) -> None:
+    if WORKER in example:
+        example = example.replace(WORKER, programs.start_engine())
+    names = {name: getattr(warmroute, name) for name in PUBLIC}
+    test = doctest.DocTestParser().get_doctest(example, names, "example", str(PAGE), 0)
+    report: list[str] = []
+    result = doctest.DocTestRunner().run(test, out=report.append, clear_globs=False)
+    assert (result.failed, result.attempted > 0) == (0, True), "".join(report)
+    if main := test.globs.get("main"):
+        # It only defines a coroutine function.
+        assert asyncio.run(main())

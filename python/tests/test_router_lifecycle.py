@@ -266,6 +266,37 @@ def test_an_interrupt_ends_a_blocking_call_and_only_it(
     wait_for("aborted request", lambda: aborted(get_json, url))
 
 
+INTERRUPTED_START = """
+import signal, socket, sys, time
+from warmroute import Router, WarmrouteError
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+with socket.create_server(("127.0.0.1", 0)) as free:
+    config = {"admin": {"listen": "127.0.0.1:%s" % free.getsockname()[1]}}
+# It accepts connections, and answers nothing.
+with socket.create_server(("127.0.0.1", 0)) as silent:
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        Router(config, workers=["http://127.0.0.1:%s" % silent.getsockname()[1]])
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+while True:
+    try:
+        router = Router(config, workers=sys.argv[1:])
+        break
+    except WarmrouteError as error:
+        # The router whose start was interrupted has not ended yet.
+        assert error.code == "conflict", error
+        time.sleep(0.05)
+print(router.best_worker_blocking([1, 2, 3])[0])
+"""
+
+
+def test_an_interrupted_start_leaves_no_router(programs: Programs) -> None:
+    ended = programs.run("-c", INTERRUPTED_START, f"w1={programs.start_engine()}")
+    assert (ended.returncode, ended.stdout.split()) == (0, ["interrupted", "w1"]), ended.stderr
+
+
 AT_EXIT = {
     "an open stream": """
 stream = router.generate_blocking([1, 2, 3], stop_conditions=LONG)

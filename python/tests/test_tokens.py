@@ -14,6 +14,7 @@ from warmroute import KvIndex
 
 TOKENS = [0, 1, 151_643, 2**31, 2**32 - 1, 7]
 SMALL = [1, 2, 3, 4, 5, 6]
+OWN_ORDER = "<" if sys.byteorder == "little" else ">"
 
 
 def matches(stored: Any, found: Any) -> dict[tuple[str, int], int]:
@@ -30,8 +31,16 @@ def matches(stored: Any, found: Any) -> dict[tuple[str, int], int]:
         pytest.param(array.array("I", TOKENS).tobytes(), id="bytes"),
         pytest.param(memoryview(array.array("I", TOKENS)), id="memoryview"),
         pytest.param(memoryview(b"\0" + array.array("I", TOKENS).tobytes())[1:].cast("I"), id="unaligned-memoryview"),
+        pytest.param(memoryview(array.array("I", [9, *TOKENS, 9]))[1:-1], id="slice-of-a-memoryview"),
+        pytest.param(memoryview(array.array("I", TOKENS).tobytes()).cast("@I"), id="memoryview-that-names-its-order"),
         pytest.param((ctypes.c_uint32 * len(TOKENS))(*TOKENS), id="ctypes"),
         pytest.param(numpy.array(TOKENS, dtype=numpy.uint32), id="numpy"),
+        pytest.param(numpy.array([9, *TOKENS, 9], dtype=numpy.uint32)[1:-1], id="slice-of-a-numpy-array"),
+        pytest.param(numpy.array(TOKENS, dtype=f"{OWN_ORDER}u4"), id="numpy-that-names-its-order"),
+        pytest.param(
+            numpy.frombuffer(b"\0" + array.array("I", TOKENS).tobytes(), dtype=numpy.uint32, offset=1),
+            id="unaligned-numpy",
+        ),
         pytest.param(list(numpy.array(TOKENS, dtype=numpy.uint64)), id="list-of-numpy-scalars"),
     ],
 )
@@ -46,6 +55,8 @@ def test_every_form_has_the_tokens_of_a_list(tokens: Any) -> None:
         pytest.param(range(1, 7), id="range"),
         pytest.param(array.array("i", SMALL), id="signed-array"),
         pytest.param(numpy.array(SMALL, dtype=numpy.int32), id="signed-numpy"),
+        pytest.param((ctypes.c_int32 * len(SMALL))(*SMALL), id="signed-ctypes"),
+        pytest.param(memoryview(array.array("i", SMALL).tobytes()).cast("i"), id="signed-memoryview"),
     ],
 )
 def test_ranges_and_signed_buffers_are_accepted(tokens: Any) -> None:
@@ -88,9 +99,16 @@ def test_a_buffer_may_be_changed_after_the_call() -> None:
         (array.array("d", [1.0]), TypeError, 'tokens is a buffer of format "d"'),
         (array.array("H", [1]), TypeError, "items of 2 bytes: expected native 32-bit integers"),
         (array.array("i", [1, -5]), ValueError, r"tokens\[1\] is -5"),
+        (array.array("i", [1, 2, -(2**31), -1]), ValueError, r"tokens\[2\] is -2147483648"),
+        (numpy.array([3, -1], dtype=numpy.int32), ValueError, r"tokens\[1\] is -1"),
+        ((ctypes.c_int32 * 2)(7, -2), ValueError, r"tokens\[1\] is -2"),
+        (array.array("f", [1.0]), TypeError, 'tokens is a buffer of format "f" with items of 4 bytes'),
         (numpy.array([1], dtype=numpy.int64), TypeError, "items of 8 bytes.*numpy.uint32"),
         (numpy.zeros((2, 2), dtype=numpy.uint32), ValueError, "has 2 dimensions.*one contiguous"),
         (numpy.arange(8, dtype=numpy.uint32)[::2], ValueError, "gaps between its items.*ascontiguousarray"),
+        (numpy.arange(8, dtype=numpy.uint32)[::-1], ValueError, "gaps between its items.*ascontiguousarray"),
+        (memoryview(array.array("I", range(8)))[::2], ValueError, "gaps between its items"),
+        (memoryview(array.array("I", range(8)))[::-1], ValueError, "gaps between its items"),
     ],
 )
 def test_what_is_no_token_id_is_named_with_its_place(tokens: Any, error: type[Exception], said: str) -> None:
@@ -100,8 +118,10 @@ def test_what_is_no_token_id_is_named_with_its_place(tokens: Any, error: type[Ex
 
 def test_a_buffer_of_the_other_byte_order_is_refused() -> None:
     other = ">" if sys.byteorder == "little" else "<"
-    with pytest.raises(TypeError, match="expected native 32-bit integers"):
-        KvIndex(block_size=1).find_matches(numpy.array(SMALL, dtype=f"{other}u4"))
+    swapped = ctypes.c_uint32.__ctype_be__ if sys.byteorder == "little" else ctypes.c_uint32.__ctype_le__
+    for tokens in (numpy.array(SMALL, dtype=f"{other}u4"), (swapped * len(SMALL))(*SMALL)):
+        with pytest.raises(TypeError, match="expected native 32-bit integers"):
+            KvIndex(block_size=1).find_matches(tokens)
 
 
 def test_more_tokens_than_any_prompt_has_are_refused() -> None:
