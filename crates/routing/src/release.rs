@@ -211,8 +211,13 @@ impl Router {
         }
         let estimate = (choice.winner().prefill_ms(), state.ttft_needs(&choice));
         state.queue.refresh(now, ticket, estimate, &settings.queue);
-        if standing.may_go() && self.can_begin(&priced, &choice, &state.ledger) {
+        if !standing.may_go() {
+            return;
+        }
+        if self.can_begin(&priced, &choice, &state.ledger) {
             pass.able.push((priced, choice));
+        } else if standing.role == PickRole::Next {
+            state.queue.pass_over(ticket);
         }
     }
 
@@ -325,8 +330,14 @@ impl Router {
                 if sorted_at.is_some() {
                     // Mostly the one that was bound has taken the only open target: to compute the
                     // costs of the others again would tell no more.
-                    let ledger = &mut state.ledger;
-                    able.retain(|(priced, _)| self.has_open_target(now, priced, ledger));
+                    let RouterState { ledger, queue, .. } = &mut *state;
+                    able.retain(|(priced, _)| {
+                        let is_open = self.has_open_target(now, priced, ledger);
+                        if !is_open {
+                            queue.pass_over(priced.pick.ticket);
+                        }
+                        is_open
+                    });
                 }
                 // The next one is the last.
                 able.sort_by_cached_key(|(priced, _)| {
@@ -347,6 +358,7 @@ impl Router {
             };
             let can_begin = |choice: &Choice<'_>| self.can_begin(&priced, choice, &state.ledger);
             let Some(choice) = choice.filter(can_begin) else {
+                state.queue.pass_over(priced.pick.ticket);
                 continue;
             };
             if bound.len() >= most {
@@ -441,7 +453,7 @@ impl Router {
         let settings = self.settings.load();
         let survey = priced.survey.clone();
         let (split, ticket) = (&priced.split, priced.pick.ticket);
-        let place = state.queue.place_of(ticket);
+        let place = state.queue.place_of(ticket, priced.pick.role);
         let choice = state.choose(now, (&split.decode, place), &settings, survey, room);
         let choice = choice.inspect_err(|_| state.queue.set_expected(ticket, None))?;
         let work = choice.work(split.decode.prompt.tokens, split.prompt(choice.winner()));

@@ -15,6 +15,7 @@ use kv_blocks::{Moment, Target};
 
 use super::{
     QueuedRequest, RequestRank, TargetAvailability,
+    passed_over::PassedOver,
     room_line::RoomLine,
     shares::TenantSlot,
     tenant_order::{GroupId, TenantOrder, TenantPosition},
@@ -43,6 +44,8 @@ pub(crate) struct CandidateQueue {
     opened: BTreeSet<Target>,
     /// Open targets that no request of the last pass could use.
     declined: BTreeSet<Target>,
+    /// The requests that the pass has tried and left; those of the last pass until the next begins.
+    pub(super) passed_over: PassedOver,
     /// Candidates priced in this pass.
     priced: usize,
     /// The last request whose estimate was refreshed outside the passes.
@@ -83,6 +86,7 @@ impl CandidateQueue {
             last_bound,
             opened: BTreeSet::new(),
             declined: BTreeSet::new(),
+            passed_over: PassedOver::default(),
             priced: 0,
             refreshed: None,
             arrivals: BTreeSet::new(),
@@ -163,6 +167,7 @@ impl CandidateQueue {
             self.remove_from_order(position(ticket, request), request.terms.start_by());
         }
         self.arrivals.remove(&ticket);
+        self.passed_over.remove(ticket);
         self.deadlines.due.remove(&(request.terms.until, ticket));
         self.thresholds.requests -= usize::from(request.job.busy_threshold.is_some());
         self.ignoring_backlog -= usize::from(!request.minds_backlog);
@@ -264,7 +269,7 @@ impl CandidateQueue {
     /// The price budget of a running pass that already offers this target is not renewed.
     pub(super) fn open(&mut self, then: Moment, target: Target) {
         self.declined.remove(&target);
-        self.order.restart();
+        self.start_over();
         if self.opened.insert(target) {
             self.priced = 0;
         }
@@ -275,8 +280,14 @@ impl CandidateQueue {
     /// bind.
     pub(super) fn offer_again(&mut self, now: Moment, target: Target) {
         self.opened.insert(target);
-        self.order.restart();
+        self.start_over();
         (self.priced, self.look_at) = (0, Some(now));
+    }
+
+    /// Lets the pass begin with the first request.
+    fn start_over(&mut self) {
+        self.order.restart();
+        self.passed_over.clear();
     }
 
     /// Records that `target` has a backlog and opens at `then` if no event comes before.
@@ -329,7 +340,7 @@ impl CandidateQueue {
         if self.opened.is_empty() {
             let opened: BTreeSet<Target> = self.unoffered(now, availability).collect();
             (self.opened, self.priced) = (opened, 0);
-            self.order.restart();
+            self.start_over();
         } else {
             let mut opened = mem::take(&mut self.opened);
             opened.retain(|target| availability.is_available(now, *target, self));

@@ -5,7 +5,8 @@ use std::mem;
 use kv_blocks::{Moment, Target};
 
 use super::{
-    ExpectedTarget, QueueId, QueueSettings, RequestRank, TtftNeeds, WaitQueue, WaitingPlace,
+    ExpectedTarget, PickRole, QueueId, QueueSettings, RequestRank, TtftNeeds, WaitQueue,
+    WaitingRequest,
     candidate_queue::{CandidateQueue, position},
     tenant_order::TenantPosition,
 };
@@ -18,6 +19,15 @@ const MOST_DEMOTED: usize = 64;
 /// counted: the router's lock is held.
 const MOST_AHEAD: usize = 64;
 const MOST_QUEUES_AHEAD: usize = 64;
+
+/// Which requests of the queue are before one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WaitingPlace {
+    /// Those that may be, of all that wait.
+    Among(WaitingRequest),
+    /// Those that the pass of its queue has left: it is tried next.
+    Next(QueueId, Ticket),
+}
 
 impl WaitQueue {
     /// Records the target that a request would get now; `None`: there is none.
@@ -33,19 +43,36 @@ impl WaitQueue {
 
     /// Returns the place of one more request of a tenant.
     pub(crate) fn place_of_new(&self, tenant: &JobTenant<'_>) -> WaitingPlace {
-        WaitingPlace {
+        WaitingPlace::Among(WaitingRequest {
             tenant: self.shares.slot_of(tenant),
             expected: None,
-        }
+        })
     }
 
-    /// Returns the place of a queued request.
-    pub(crate) fn place_of(&self, ticket: Ticket) -> WaitingPlace {
-        let request = self.requests.get(&ticket);
-        request.map_or_else(WaitingPlace::default, |request| WaitingPlace {
+    /// Returns the place of a queued request that is priced for this reason.
+    pub(crate) fn place_of(&self, ticket: Ticket, role: PickRole) -> WaitingPlace {
+        let Some(request) = self.requests.get(&ticket) else {
+            return WaitingPlace::Among(WaitingRequest::default());
+        };
+        if role == PickRole::Next {
+            return WaitingPlace::Next(request.queue, ticket);
+        }
+        WaitingPlace::Among(WaitingRequest {
             tenant: Some(request.share.tenant),
             expected: request.expected,
         })
+    }
+
+    /// Records that the pass leaves a request waiting that it has tried.
+    pub(crate) fn pass_over(&mut self, ticket: Ticket) {
+        let Some(request) = self.requests.get(&ticket) else {
+            return;
+        };
+        if let Some(expected) = request.expected
+            && let Some(queue) = self.queues.get_mut(request.queue)
+        {
+            queue.passed_over.insert(ticket, expected);
+        }
     }
 
     /// Returns the estimated time to compute the prompts of the requests that wait here, would get
@@ -56,10 +83,16 @@ impl WaitQueue {
         place: WaitingPlace,
         prefill_ms: impl FnOnce() -> f64,
     ) -> f64 {
-        if self.waiting_work.is_empty() {
-            return 0.0;
+        match place {
+            WaitingPlace::Next(queue, ticket) => {
+                let queue = self.queues.get(queue);
+                queue.map_or(0.0, |queue| queue.passed_over.before_ms(target, ticket))
+            }
+            WaitingPlace::Among(_) if self.waiting_work.is_empty() => 0.0,
+            WaitingPlace::Among(request) => {
+                self.waiting_work.before_ms(target, request, prefill_ms())
+            }
         }
-        self.waiting_work.before_ms(target, place, prefill_ms())
     }
 
     /// Records a new estimate: the time to compute the uncached tokens, and that to the first token.

@@ -24,6 +24,7 @@ mod entry;
 mod estimates;
 mod membership;
 mod order;
+mod passed_over;
 mod pick;
 mod request;
 mod room_line;
@@ -43,12 +44,13 @@ pub(crate) use self::{
     availability::TargetAvailability,
     candidate_set::{CandidateSet, CandidateSets, fingerprint, shared},
     entry::{QueueEntry, RoomTerms, WaitTerms},
+    estimates::WaitingPlace,
     order::{OrderTerms, RequestRank, TargetTerms, TtftNeeds},
     pick::{PickRole, RELEASE_BUDGET, ReleaseBudget, ReleaseCandidate, ReleaseStep},
     request::{QueueId, QueuedJob, QueuedRequest},
     room_line::RoomPlace,
     shares::{QueueEnd, QueuedShare, TenantSlot},
-    waiting_work::{ExpectedTarget, WaitingPlace},
+    waiting_work::{ExpectedTarget, WaitingRequest},
     work::{RequestWork, decode_ms},
 };
 use self::{

@@ -3,7 +3,8 @@
 //! What is before one more request is estimated without going through the queue: all of its own
 //! tenant's work, and of the other tenants' no more than their turns. A tenant with many requests
 //! therefore drives no other from the targets that hold its prompts. Only prompts that are not much
-//! longer count: the shortest go first.
+//! longer count: the shortest go first. Of a request that a pass tries it is known: see
+//! [`super::passed_over`].
 //!
 //! **Invariant**: a target and a tenant have an entry while a request counts there, and no longer:
 //! each request takes out exactly what it put in.
@@ -25,9 +26,9 @@ const LONGER_CLASSES: usize = 1;
 /// The target that a queued request would get now, and the time to compute its prompt there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpectedTarget {
-    target: Target,
+    pub(super) target: Target,
     /// Whole nanoseconds: what is added and taken away leaves no rest.
-    prefill: Duration,
+    pub(super) prefill: Duration,
 }
 
 impl ExpectedTarget {
@@ -50,7 +51,7 @@ fn length_class(prefill: Duration) -> usize {
 
 /// A request, for the estimate of the work before it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WaitingPlace {
+pub(crate) struct WaitingRequest {
     /// The tenant of the request; `None`: it has no other request.
     pub(crate) tenant: Option<TenantSlot>,
     /// Where the request itself counts, which is not before itself; `None`: nowhere.
@@ -166,13 +167,20 @@ impl WaitingWork {
 
     /// Returns the estimated time to compute the prompts that wait for `target` before a request whose
     /// prompt takes `prefill_ms` there.
-    pub(super) fn before_ms(&self, target: Target, place: WaitingPlace, prefill_ms: f64) -> f64 {
+    pub(super) fn before_ms(
+        &self,
+        target: Target,
+        request: WaitingRequest,
+        prefill_ms: f64,
+    ) -> f64 {
         let longest = length_class(counted(prefill_ms)) + LONGER_CLASSES;
         let longest = longest.min(LENGTH_CLASSES - 1);
-        let own = place.expected.filter(|expected| expected.target == target);
+        let own = request
+            .expected
+            .filter(|expected| expected.target == target);
         let own = own.map(|expected| expected.prefill);
         let work = self.by_target.get(&target);
-        work.map_or(0.0, |work| work.before_ms(place.tenant, own, longest))
+        work.map_or(0.0, |work| work.before_ms(request.tenant, own, longest))
     }
 }
 
@@ -204,9 +212,9 @@ mod tests {
         work
     }
 
-    /// The place of one more request of a tenant.
-    fn one_more(number: u32) -> WaitingPlace {
-        WaitingPlace {
+    /// One more request of a tenant.
+    fn one_more(number: u32) -> WaitingRequest {
+        WaitingRequest {
             tenant: Some(tenant(number)),
             expected: None,
         }
@@ -267,7 +275,7 @@ mod tests {
         assert_eq!(before_ms(&waiting(&many), 0), 5_000.0);
         // One that has nothing there waits for one request, also if it has none anywhere.
         assert_eq!(before_ms(&waiting(&many), 1), 100.0);
-        let nowhere = WaitingPlace::default();
+        let nowhere = WaitingRequest::default();
         assert_eq!(waiting(&many).before_ms(target(1), nowhere, LONG_MS), 100.0);
         let mut with_own = many.to_vec();
         with_own.extend([(1, 100.0); 2]);
@@ -336,11 +344,11 @@ mod tests {
                 work.replace(tenant(request.0), None, expected(*request));
             }
             for request in requests {
-                let place = WaitingPlace { expected: expected(request), ..one_more(request.0) };
-                let with = [1, 2, 3].map(|worker| work.before_ms(target(worker), place, request.2));
-                work.replace(tenant(request.0), place.expected, None);
+                let waiting = WaitingRequest { expected: expected(request), ..one_more(request.0) };
+                let with = [1, 2, 3].map(|worker| work.before_ms(target(worker), waiting, request.2));
+                work.replace(tenant(request.0), waiting.expected, None);
                 let without = [1, 2, 3].map(|worker| work.before_ms(target(worker), one_more(request.0), request.2));
-                work.replace(tenant(request.0), None, place.expected);
+                work.replace(tenant(request.0), None, waiting.expected);
                 prop_assert_eq!(with, without, "{:?}", request);
             }
         }

@@ -35,16 +35,21 @@ fn hot(number: u32) -> TestRequest {
 fn busy_holder() -> (TestFleet, ReservationId) {
     let fleet = TestFleet::new(2, RoutingSettings::default());
     fleet.stored(1, &tokens(1, HOT), Tier::Device);
+    let long = occupy(&fleet, 1);
+    (fleet, long)
+}
+
+/// Gives a worker a prompt of 100 blocks to compute.
+fn occupy(fleet: &TestFleet, worker: u32) -> ReservationId {
     let pin = Some(Pin {
-        worker: WorkerId(1),
+        worker: WorkerId(worker),
         rank: None,
     });
     let long = TestRequest {
         pin,
-        ..test_request(tokens(2, 100))
+        ..test_request(tokens(10 + worker, 100))
     };
-    let long = fleet.plan(at_ms(0), &long).reservation;
-    (fleet, long)
+    fleet.plan(at_ms(0), &long).reservation
 }
 
 fn queued(dispatch: Dispatch) -> Ticket {
@@ -167,6 +172,45 @@ fn when_enough_waits_for_the_holder_of_a_hot_beginning_another_worker_computes_i
     let copied_at = copied_at.expect("the beginning is copied");
     // A few requests wait less than the copy takes.
     assert!(copied_at >= 3, "after {copied_at} requests");
+}
+
+#[test]
+fn the_first_request_takes_an_open_worker_whatever_waits_behind_it() {
+    for opened in [1, 2] {
+        let fleet = TestFleet::new(2, RoutingSettings::default());
+        let long = [1, 2].map(|worker| occupy(&fleet, worker));
+        let waiting = [0, 1, 2, 3, 4, 5].map(|number| {
+            let alike = TestRequest {
+                wait_budget: Some(PATIENT),
+                ..test_request(tokens(100 + number, 200))
+            };
+            queued(fleet.dispatch(at_ms(1), &alike))
+        });
+        let released = fleet
+            .router
+            .first_token(at_ms(50), long[opened as usize - 1]);
+        let bound: Vec<_> = released
+            .iter()
+            .map(|released| (released.ticket, released.plan.decode.target))
+            .collect();
+        assert_eq!(bound, [(waiting[0], target(opened))]);
+    }
+}
+
+#[test]
+fn a_pass_leaves_requests_for_the_holder_until_those_before_one_take_as_long_as_a_copy() {
+    let (fleet, _) = busy_holder();
+    let other = occupy(&fleet, 2);
+    let waiting: Vec<Ticket> = (0..40)
+        .map(|number| queued(fleet.dispatch(at_ms(1), &hot(number))))
+        .collect();
+    let released = fleet.router.first_token(at_ms(50), other);
+    let [copied] = &released[..] else {
+        panic!("one begins: {released:?}");
+    };
+    assert_eq!(copied.plan.decode.target, target(2));
+    let before = waiting.iter().position(|ticket| *ticket == copied.ticket);
+    assert!(before.is_some_and(|before| before >= 3), "{before:?}");
 }
 
 #[test]
