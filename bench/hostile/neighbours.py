@@ -6,7 +6,7 @@
 WARMROUTE is the program. It is started as simulated engines and as a router in front of them, on loopback. The honest
 tenant sends small chats at a steady rate, each on a connection of its own, whatever became of those before. Three kinds
 of windows take turns in random order: `hostile`, a client of another tenant and address has the tenant's streams (half
-of them unread), its places in the queue, bodies up to its address' share of held bytes and connections up to its share
+of them unread), its places in the queue, bodies up to its share of held bytes and connections up to its address' share
 of the slots, idle and with heads that do not end, and sends more requests than its limits allow; `idle`, tenants that do
 nothing have as many connections; `alone`, nobody else. A hostile window counts only if the router's own figures show
 the tenant at its limits. Two cells: `own`, the honest tenant has an engine that nobody else uses, so what it loses is
@@ -36,9 +36,9 @@ from fleet import Fleet, get_json, percentile
 
 HONEST_ADDRESS, HOSTILE_ADDRESS, IDLE_ADDRESS = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 # What the hostile tenant holds: running streams, bodies without an end, requests that wait, and one that runs.
-STREAMS, BODIES, QUEUED = 8, 3, 32
+STREAMS, BODIES, QUEUED = 8, 2, 32
 CONCURRENT = STREAMS + BODIES + QUEUED + 1
-# The router's limits. An address may hold three quarters of the bytes, and requests on seven eighths of the slots.
+# The router's limits. A tenant may hold half of the bytes, and an address requests on seven eighths of the slots.
 MAX_BODY, MAX_HELD, SLOTS = 8 << 20, 32 << 20, 512
 BODY = MAX_BODY - (512 << 10)
 # A few less than its share: beyond it an address only replaces its own connections.

@@ -81,7 +81,8 @@ pub(crate) fn not_queued(limit: QueueLimit, tenant: Option<&Tenant>) -> ApiError
     match limit {
         QueueLimit::Router => queue_full(),
         QueueLimit::Tenant => {
-            let message = "as many requests of the API key's tenant wait for a worker as may (tenants.defaults.queued): try again";
+            let message = "the requests of the API key's tenant that wait for a worker are as many as may \
+                           (tenants.defaults.queued), or have as many bytes as they may (half of queue.max_bytes): try again";
             let error =
                 ApiError::new(ErrorCode::TenantQueueFull, message).with_retry_after(FULL_RETRY_S);
             match tenant.and_then(|tenant| tenant.queue_share().most_queued) {

@@ -155,6 +155,7 @@ impl Bench {
                 weight: 1.0,
                 program: None,
                 most_queued: Some(64),
+                is_alone: false,
             }),
             random,
             ..Job::default()

@@ -94,12 +94,20 @@ pub struct JobTenant<'a> {
     pub program: Option<u64>,
     /// Most requests of the tenant in the queue; `None`: no limit of its own.
     pub most_queued: Option<usize>,
+    /// Whether no other tenant uses the queue. If one may, the tenant's requests have at most half of
+    /// the queue's bytes.
+    pub is_alone: bool,
 }
 
 /// The name of the tenant of jobs without one.
 static NO_NAME: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
 
 impl JobTenant<'_> {
+    /// Returns the most bytes of the tenant in a queue of `max_bytes`; `None`: no limit of its own.
+    pub(crate) fn most_bytes(&self, max_bytes: u64) -> Option<u64> {
+        (!self.is_alone).then_some(max_bytes / 2)
+    }
+
     /// Returns the weight within its range; 1 if it is not a number.
     pub(crate) fn sane_weight(&self) -> f64 {
         if self.weight.is_finite() {
@@ -118,6 +126,7 @@ impl<'a> Job<'a> {
             weight: 1.0,
             program: None,
             most_queued: None,
+            is_alone: true,
         })
     }
 }

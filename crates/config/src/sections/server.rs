@@ -42,8 +42,8 @@ settings::section! {
         /// Largest request body. A larger one is refused with 413.
         max_body_bytes: usize = "32MiB" in size(1, 4 << 30), live;
         /// Maximum bytes of the bodies of all running requests; a request beyond it is refused
-        /// (503). At least `max_body_bytes`. A part is reserved for small bodies and for other
-        /// clients: docs/limits.md.
+        /// (503). At least `max_body_bytes`. Parts are reserved for small bodies, other addresses
+        /// and other tenants: docs/limits.md.
         max_held_bytes: u64 = "1GiB" in size(1, 1 << 50), live;
         /// Maximum number of completions of one prompt (`n`); beyond it: 400. 0: off.
         max_choices: u64 = "128", live;

@@ -20,7 +20,7 @@ use routing::SloTargets;
 use tenants::{DEFAULT_TENANT, Tenant, TenantPermit, Tenants};
 
 use super::{
-    body_budget::{BodyBudget, BodyLimits, BufferedBody},
+    body_budget::{BodyBudget, BodyLimits, BodySender, BufferedBody},
     origin,
     overrides::{self, HeaderOverrides, printable},
     rights, slo,
@@ -249,7 +249,13 @@ impl Admission {
             received,
             sender,
         } = arrival;
-        let peer = sender.share;
+        let body_sender = BodySender {
+            peer: sender.share,
+            tenant: tenant
+                .as_ref()
+                .filter(|tenant| !tenant.is_alone())
+                .map(|tenant| Arc::clone(tenant.name())),
+        };
         origin::remove_untrusted_forwarding(&self.server, &mut parts.headers, sender.address);
         identity_encoding(&parts.headers)?;
         let may_override = rights::may_override(tenant.as_deref());
@@ -267,11 +273,11 @@ impl Admission {
         let upgrade = upgrade(route, &mut parts, body);
         let (body, rest) = match route.body {
             BodyMode::None => {
-                let empty = BufferedBody::new(Bytes::new(), self.bodies.empty(peer));
+                let empty = BufferedBody::new(Bytes::new(), self.bodies.empty(body_sender));
                 (empty, None)
             }
-            BodyMode::Limited => (self.read(body, peer, usize::MAX).await?.0, None),
-            BodyMode::Form => self.read_form(body, peer).await?,
+            BodyMode::Limited => (self.read(body, body_sender, usize::MAX).await?.0, None),
+            BodyMode::Form => self.read_form(body, body_sender).await?,
         };
         let target = parts
             .uri
@@ -299,9 +305,9 @@ impl Admission {
     async fn read_form(
         &self,
         body: &mut RequestBody,
-        peer: PeerAddress,
+        sender: BodySender,
     ) -> Result<(BufferedBody, Option<BodyRest>), ApiError> {
-        let (first, ended) = self.read(body, peer, FORM_START).await?;
+        let (first, ended) = self.read(body, sender, FORM_START).await?;
         let rest = (!ended).then(|| {
             let limits = RestLimits {
                 most: self
@@ -323,7 +329,7 @@ impl Admission {
     async fn read(
         &self,
         body: &mut RequestBody,
-        peer: PeerAddress,
+        sender: BodySender,
         enough: usize,
     ) -> Result<(BufferedBody, bool), ApiError> {
         let limit = self.server.max_body_bytes;
@@ -343,7 +349,7 @@ impl Admission {
         }
         let buffered = announced.map(|size| size.min(enough as u64));
         self.memory.admit(buffered.unwrap_or(0))?;
-        let mut permit = self.bodies.reserve(peer, buffered, limits)?;
+        let mut permit = self.bodies.reserve(sender, buffered, limits)?;
         // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
         // if a second follows.
         let mut buffer = BodyBuffer::of_length(buffered);

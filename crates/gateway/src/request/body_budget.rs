@@ -1,17 +1,19 @@
-//! Buffered request bodies, and the budget for them, in total and per client address.
+//! Buffered request bodies, and the budget for them, in total and per holder: the client's address,
+//! and its tenant where there are several.
 //!
 //! Bytes count as they arrive. So that no client can lock others out, a share of the budget is
-//! reserved for small bodies, and a share for other addresses:
+//! reserved for small bodies, a share for other addresses, and a share for other tenants:
 //!
-//! | at most | one address | all |
-//! |---|---|---|
-//! | bodies that are not small | 3/4 | 7/8 |
-//! | all bodies | 7/8 | all |
+//! | at most | one tenant | one address | all |
+//! |---|---|---|---|
+//! | bodies that are not small | 1/2 | 3/4 | 7/8 |
+//! | all bodies | 5/8 | 7/8 | all |
 //!
-//! of `server.max_held_bytes`, and never less than one body of `server.max_body_bytes`.
+//! of `server.max_held_bytes`, and never less than one body of `server.max_body_bytes`. A tenant has
+//! less than an address, because all tenants may come from one: that of a proxy.
 //!
-//! **Invariant**: the count is the sum over all live [`BodyPermit`]s, so an address without bodies
-//! has no entry. The bytes of a body and of its copies count for as long as they exist.
+//! **Invariant**: the count is the sum over all live [`BodyPermit`]s, so a holder without bodies has
+//! no entry. The bytes of a body and of its copies count for as long as they exist.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -39,12 +41,34 @@ pub(crate) struct BodyBudget {
 #[derive(Debug, Default)]
 struct BudgetState {
     all: BufferedBytes,
-    /// Bounded by the number of connections: it has an entry only for addresses with buffered
-    /// bytes.
-    peers: HashMap<PeerAddress, BufferedBytes>,
+    /// Bounded by the number of requests: it has entries only for holders with buffered bytes.
+    holders: HashMap<BodyHolder, BufferedBytes>,
 }
 
-/// The buffered bytes of one address, or of all.
+/// Whose bytes are counted beside those of all.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum BodyHolder {
+    Address(PeerAddress),
+    /// The name of a tenant.
+    Tenant(Arc<str>),
+}
+
+/// The sender of a body: each of its holders must have room for it.
+#[derive(Clone, Debug)]
+pub(crate) struct BodySender {
+    pub(crate) peer: PeerAddress,
+    /// The name of its tenant; `None`: there are no others, or the route needs no key.
+    pub(crate) tenant: Option<Arc<str>>,
+}
+
+impl BodySender {
+    fn holders(&self) -> impl Iterator<Item = BodyHolder> {
+        let tenant = self.tenant.clone().map(BodyHolder::Tenant);
+        std::iter::once(BodyHolder::Address(self.peer)).chain(tenant)
+    }
+}
+
+/// The buffered bytes of one holder, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BufferedBytes {
     total: u64,
@@ -89,23 +113,28 @@ impl BodyLimits {
     }
 
     fn of_all(self) -> BufferedBytes {
-        BufferedBytes {
-            total: self.max_buffered,
-            large: self.all_but(8),
+        self.all_but(0)
+    }
+
+    fn of_one(self, holder: &BodyHolder) -> BufferedBytes {
+        match holder {
+            BodyHolder::Address(_) => self.all_but(1),
+            BodyHolder::Tenant(_) => self.all_but(3),
         }
     }
 
-    fn of_one_address(self) -> BufferedBytes {
+    /// Returns `max_buffered` less so many eighths, of which large bodies leave one more to small
+    /// ones. It is at least one body of the largest allowed size, which must fit when there are no
+    /// others.
+    fn all_but(self, eighths: u64) -> BufferedBytes {
+        let less = |eighths| {
+            let rest = self.max_buffered - self.max_buffered / 8 * eighths;
+            rest.max(self.max_body.min(self.max_buffered))
+        };
         BufferedBytes {
-            total: self.all_but(8),
-            large: self.all_but(4),
+            total: less(eighths),
+            large: less(eighths + 1),
         }
-    }
-
-    /// Returns `max_buffered` less one of `parts` equal parts, but at least one body of the largest
-    /// allowed size, which must fit when there are no others.
-    fn all_but(self, parts: u64) -> u64 {
-        (self.max_buffered - self.max_buffered / parts).max(self.max_body.min(self.max_buffered))
     }
 }
 
@@ -118,16 +147,16 @@ impl BodyBudget {
         })
     }
 
-    /// Reserves space for a body of `peer` before it arrives. A body whose announced length does
+    /// Reserves space for a body of `sender` before it arrives. A body whose announced length does
     /// not fit is refused at once, but only a small part of that length counts now: the rest counts
     /// as it arrives.
     pub(crate) fn reserve(
         self: &Arc<Self>,
-        peer: PeerAddress,
+        sender: BodySender,
         announced: Option<u64>,
         limits: BodyLimits,
     ) -> Result<BodyPermit, ApiError> {
-        let mut permit = self.empty(peer);
+        let mut permit = self.empty(sender);
         let Some(announced) = announced else {
             return Ok(permit);
         };
@@ -140,43 +169,46 @@ impl BodyBudget {
     }
 
     /// Returns a permit of zero bytes.
-    pub(crate) fn empty(self: &Arc<Self>, peer: PeerAddress) -> BodyPermit {
+    pub(crate) fn empty(self: &Arc<Self>, sender: BodySender) -> BodyPermit {
         BodyPermit {
             bytes: 0,
             large: false,
-            peer,
+            sender,
             budget: Arc::clone(self),
         }
     }
 }
 
 impl BudgetState {
-    fn change(&mut self, peer: PeerAddress, old: BufferedBytes, new: BufferedBytes) -> u64 {
+    fn of_one(&self, holder: &BodyHolder) -> BufferedBytes {
+        self.holders.get(holder).copied().unwrap_or_default()
+    }
+
+    fn change(&mut self, sender: &BodySender, old: BufferedBytes, new: BufferedBytes) -> u64 {
         self.all = self.all.changed(old, new);
-        let of_peer = self
-            .peers
-            .get(&peer)
-            .copied()
-            .unwrap_or_default()
-            .changed(old, new);
-        if of_peer == BufferedBytes::default() {
-            self.peers.remove(&peer);
-        } else {
-            self.peers.insert(peer, of_peer);
+        for holder in sender.holders() {
+            let of_holder = self.of_one(&holder).changed(old, new);
+            if of_holder == BufferedBytes::default() {
+                self.holders.remove(&holder);
+            } else {
+                self.holders.insert(holder, of_holder);
+            }
         }
         self.all.total
     }
 
     fn fits(
         &self,
-        peer: PeerAddress,
+        sender: &BodySender,
         old: BufferedBytes,
         new: BufferedBytes,
         limits: BodyLimits,
     ) -> bool {
-        let of_peer = self.peers.get(&peer).copied().unwrap_or_default();
-        self.all.changed(old, new).fit(limits.of_all())
-            && of_peer.changed(old, new).fit(limits.of_one_address())
+        let has_room = |holder: BodyHolder| {
+            let of_holder = self.of_one(&holder).changed(old, new);
+            of_holder.fit(limits.of_one(&holder))
+        };
+        self.all.changed(old, new).fit(limits.of_all()) && sender.holders().all(has_room)
     }
 }
 
@@ -192,7 +224,7 @@ enum ReserveMode {
 pub(crate) struct BodyPermit {
     bytes: u64,
     large: bool,
-    peer: PeerAddress,
+    sender: BodySender,
     budget: Arc<BodyBudget>,
 }
 
@@ -213,13 +245,13 @@ impl BodyPermit {
         );
         let mut state = self.budget.state.lock();
         // Zero bytes always fit.
-        if bytes > 0 && !state.fits(self.peer, old, new, limits) {
+        if bytes > 0 && !state.fits(&self.sender, old, new, limits) {
             return Err(refusal(bytes, limits));
         }
         if take == ReserveMode::Bytes {
             self.budget
                 .gauge
-                .set(signed(state.change(self.peer, old, new)));
+                .set(signed(state.change(&self.sender, old, new)));
             (self.bytes, self.large) = (bytes, large);
         }
         Ok(())
@@ -237,13 +269,13 @@ impl BodyPermit {
         let mut state = self.budget.state.lock();
         self.budget
             .gauge
-            .set(signed(state.change(self.peer, old, new)));
+            .set(signed(state.change(&self.sender, old, new)));
         self.bytes = bytes;
     }
 
     /// Returns a second permit of `bytes`, without a check.
     pub(crate) fn reserve_extra(&self, bytes: u64) -> Self {
-        let mut permit = self.budget.empty(self.peer);
+        let mut permit = self.budget.empty(self.sender.clone());
         permit.large = self.large;
         permit.set(bytes);
         permit
@@ -299,7 +331,7 @@ fn refusal(bytes: u64, limits: BodyLimits) -> ApiError {
         ErrorCode::Overloaded,
         format!(
             "a request body of {bytes} bytes or more does not fit beside those of the running requests \
-             (server.max_held_bytes is {}, of which a part is left to small bodies and to other clients): try again",
+             (server.max_held_bytes is {}, of which parts are left to small bodies, other addresses and other tenants): try again",
             limits.max_buffered
         ),
     )
@@ -321,18 +353,32 @@ mod tests {
         max_buffered: 800,
         max_body: 80,
     };
-    const ONE: PeerAddress = PeerAddress::V6(1);
-    const OTHER: PeerAddress = PeerAddress::V6(2);
+    const ONE: BodySender = BodySender {
+        peer: PeerAddress::V6(1),
+        tenant: None,
+    };
+    const OTHER: BodySender = BodySender {
+        peer: PeerAddress::V6(2),
+        tenant: None,
+    };
 
     fn budget() -> (Arc<BodyBudget>, Gauge) {
         let gauge = Gauge::default();
         (BodyBudget::new(gauge.clone()), gauge)
     }
 
+    /// A client of a tenant that has others beside it.
+    fn of_tenant(name: &str, address: u64) -> BodySender {
+        BodySender {
+            peer: PeerAddress::V6(address),
+            tenant: Some(name.into()),
+        }
+    }
+
     /// Creates permits of `bytes` each until no more fit.
-    fn fill(budget: &Arc<BodyBudget>, peer: PeerAddress, bytes: u64) -> Vec<BodyPermit> {
+    fn fill(budget: &Arc<BodyBudget>, sender: BodySender, bytes: u64) -> Vec<BodyPermit> {
         let body = || {
-            let mut permit = budget.reserve(peer, None, LIMITS)?;
+            let mut permit = budget.reserve(sender.clone(), None, LIMITS)?;
             permit.grow_to(bytes, LIMITS).map(|()| permit)
         };
         std::iter::from_fn(|| body().ok()).take(1000).collect()
@@ -358,7 +404,7 @@ mod tests {
         let others = fill(&budget, OTHER, 10);
         assert_eq!(gauge.get(), 800);
         drop((small, others));
-        assert_eq!((gauge.get(), budget.state.lock().peers.len()), (0, 0));
+        assert_eq!((gauge.get(), budget.state.lock().holders.len()), (0, 0));
     }
 
     #[test]
@@ -374,6 +420,57 @@ mod tests {
         assert_eq!(gauge.get(), 700);
         let _small = fill(&budget, OTHER, 10);
         assert_eq!(gauge.get(), 800);
+    }
+
+    #[test]
+    #[contract("F76", "S33")]
+    fn a_tenant_leaves_budget_for_others_from_however_many_addresses_it_sends() {
+        let (budget, gauge) = budget();
+        let of_one = |bytes| {
+            let bodies =
+                (1..=3).flat_map(|address| fill(&budget, of_tenant("one", address), bytes));
+            bodies.collect::<Vec<_>>()
+        };
+        let large = of_one(20);
+        assert_eq!(gauge.get(), 400);
+        let small = of_one(10);
+        assert_eq!(gauge.get(), 500);
+        // Also for one behind the address that the first tenant uses most.
+        let others_large = fill(&budget, of_tenant("other", 1), 20);
+        assert_eq!(gauge.get(), 700);
+        let others_small = fill(&budget, of_tenant("other", 1), 10);
+        assert_eq!(gauge.get(), 700, "the address has its part");
+        let elsewhere = fill(&budget, of_tenant("other", 4), 10);
+        assert_eq!(gauge.get(), 800);
+        assert!(others_small.is_empty());
+        // The bytes of bodies that end are free for either.
+        drop((others_large, elsewhere));
+        assert!(of_one(20).is_empty() && of_one(10).is_empty());
+        drop(small);
+        assert_eq!(of_one(10).len(), 10);
+        drop(large);
+        assert_eq!((gauge.get(), budget.state.lock().holders.len()), (0, 0));
+    }
+
+    #[test]
+    #[contract("F76")]
+    fn a_body_and_its_copies_count_once_for_their_tenant() {
+        let (budget, gauge) = budget();
+        let held = || {
+            let state = budget.state.lock();
+            state.of_one(&BodyHolder::Tenant("one".into())).total
+        };
+        let permit = budget
+            .reserve(of_tenant("one", 1), Some(9), LIMITS)
+            .expect("there is room");
+        assert_eq!(held(), 9);
+        let mut body = BufferedBody::new(Bytes::from_static(b"12345"), permit);
+        assert_eq!(held(), 5);
+        body.replace(Bytes::from_static(b"12"));
+        let copy = body.with_extra(Bytes::from_static(b"123"));
+        assert_eq!((held(), gauge.get()), (2 + 3, 2 + 3));
+        drop((body, copy));
+        assert_eq!((held(), gauge.get()), (0, 0));
     }
 
     #[test]
@@ -422,9 +519,7 @@ mod tests {
             max_buffered: 100,
             max_body: 100,
         };
-        let permit = budget
-            .reserve(PeerAddress::Local, Some(9), limits)
-            .expect("there is room");
+        let permit = budget.reserve(ONE, Some(9), limits).expect("there is room");
         assert_eq!(gauge.get(), 9);
         let mut body = BufferedBody::new(Bytes::from_static(b"12345"), permit);
         assert_eq!(gauge.get(), 5);

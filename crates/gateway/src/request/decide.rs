@@ -84,6 +84,7 @@ pub(crate) fn job_tenant<'a>(tenant: &'a Tenant, session: Option<&SessionKeys>) 
         weight: share.weight,
         program: session.and_then(|keys| keys.name),
         most_queued: share.most_queued.map(|most| most.get() as usize),
+        is_alone: tenant.is_alone(),
     }
 }
 

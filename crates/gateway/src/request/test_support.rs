@@ -16,7 +16,7 @@ use tokenization::TokenizedPrompt;
 use super::{
     accept::{AcceptedRequest, RequestSender},
     affinity::AffinityKeys,
-    body_budget::{BodyBudget, BufferedBody},
+    body_budget::{BodyBudget, BodySender, BufferedBody},
     decide::RoutingFacts,
     dispatch::{AttemptTarget, Dispatcher},
     overrides::HeaderOverrides,
@@ -70,6 +70,10 @@ pub(crate) fn model(workers: Vec<WorkerView>) -> ModelView {
 /// An accepted chat with this body.
 pub(crate) fn call(body: &'static str) -> AcceptedRequest {
     let budget = BodyBudget::new(prometheus_client::metrics::gauge::Gauge::default());
+    let sender = BodySender {
+        peer: PeerAddress::Local,
+        tenant: None,
+    };
     AcceptedRequest {
         tenant: None,
         salted: false,
@@ -79,10 +83,7 @@ pub(crate) fn call(body: &'static str) -> AcceptedRequest {
         method: Method::POST,
         target: PathAndQuery::from_static("/v1/chat/completions"),
         headers: HeaderMap::new(),
-        body: BufferedBody::new(
-            Bytes::from_static(body.as_bytes()),
-            budget.empty(PeerAddress::Local),
-        ),
+        body: BufferedBody::new(Bytes::from_static(body.as_bytes()), budget.empty(sender)),
         rest: None,
         overrides: HeaderOverrides::default(),
         slo: SloTargets::default(),

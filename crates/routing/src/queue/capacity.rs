@@ -23,6 +23,14 @@ impl CountedRequests {
     }
 }
 
+/// Queued requests of one tenant. Their bytes are without the lists of candidates, which tenants
+/// share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct QueuedAmount {
+    pub(super) requests: usize,
+    pub(super) bytes: u64,
+}
+
 impl WaitQueue {
     /// Returns whether one more request of a tenant fits that retains this many bytes.
     pub(crate) fn has_capacity(
@@ -42,7 +50,7 @@ impl WaitQueue {
         bytes: u64,
         counted: CountedRequests,
     ) -> Result<(), QueueLimit> {
-        self.shares.has_capacity(tenant, counted)?;
+        self.shares.has_capacity(settings, tenant, bytes, counted)?;
         let (requests, used) = match counted {
             CountedRequests::All => (self.requests.len(), self.bytes),
             CountedRequests::ForRoom => (self.waiting_for_room(), self.room_bytes),
@@ -68,7 +76,7 @@ impl WaitQueue {
 
     /// Counts a request that begins to wait for room, or no longer does.
     pub(super) fn count_room(&mut self, (tenant, bytes): (TenantSlot, u64), waits: bool) {
-        self.shares.count_room(tenant, waits);
+        self.shares.count_room((tenant, bytes), waits);
         self.room_bytes = if waits {
             self.room_bytes.saturating_add(bytes)
         } else {

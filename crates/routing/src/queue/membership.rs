@@ -93,6 +93,7 @@ impl WaitQueue {
             .bytes
             .saturating_add(request.bytes)
             .saturating_add(lists);
+        self.shares.add_bytes(request.share.tenant, request.bytes);
         if request.waits_for_room {
             self.count_room((request.share.tenant, request.bytes), true);
         }
@@ -181,6 +182,8 @@ impl WaitQueue {
             .bytes
             .saturating_sub(request.bytes)
             .saturating_sub(lists);
+        self.shares
+            .subtract_bytes(request.share.tenant, request.bytes);
         if request.waits_for_room {
             self.count_room((request.share.tenant, request.bytes), false);
         }

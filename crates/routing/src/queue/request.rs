@@ -66,6 +66,7 @@ struct QueuedTenant {
     weight: f64,
     program: Option<u64>,
     most_queued: Option<usize>,
+    is_alone: bool,
 }
 
 /// The targets of a job without a caller.
@@ -148,6 +149,7 @@ impl QueuedJob {
                 weight: tenant.weight,
                 program: tenant.program,
                 most_queued: tenant.most_queued,
+                is_alone: tenant.is_alone,
             }),
             random: job.random,
         }
@@ -182,6 +184,7 @@ impl QueuedJob {
                 weight: tenant.weight,
                 program: tenant.program,
                 most_queued: tenant.most_queued,
+                is_alone: tenant.is_alone,
             }),
             random: self.random,
             stopwatch: &NoStopwatch,

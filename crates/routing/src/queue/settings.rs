@@ -18,7 +18,8 @@ settings::section! {
         engine_wait_timeout "engine_wait_timeout_secs": Duration = "0" in SECONDS_OR_ZERO, live;
         /// Maximum number of queued requests.
         max_entries: usize = "10000" in int(1, 10_000_000), live, simulated;
-        /// Maximum memory of queued requests: bodies, prompts and candidate lists.
+        /// Maximum memory of queued requests: bodies, prompts and candidate lists. One of several
+        /// tenants may have half of it.
         max_bytes: u64 = "512MiB" in size(1 << 10, 1 << 50), live;
         /// Backlog of a worker, as time to compute, above which policy `warm` sends it no further
         /// request; with load sync, the backlog for each router. Four times as much for a tenant far
@@ -66,7 +67,8 @@ pub struct WaitBudget {
 pub enum QueueLimit {
     /// Of all requests together: entries or bytes.
     Router,
-    /// Of the requests of its tenant ([`crate::JobTenant::most_queued`]).
+    /// Of the requests of its tenant: entries ([`crate::JobTenant::most_queued`]) or bytes
+    /// ([`crate::JobTenant::is_alone`]).
     Tenant,
 }
 

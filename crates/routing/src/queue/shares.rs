@@ -31,7 +31,10 @@ use std::{
 
 use foldhash::fast::FixedState;
 
-use super::{QueueId, QueueLimit, RequestWork, capacity::CountedRequests};
+use super::{
+    QueueId, QueueLimit, QueueSettings, RequestWork,
+    capacity::{CountedRequests, QueuedAmount},
+};
 use crate::{JobTenant, ReservationId};
 
 /// Most work, in milliseconds at weight 1, by which a tenant that comes back is behind the others for
@@ -85,9 +88,9 @@ struct TenantShare {
     waited_in: Option<QueueBand>,
     /// Its offset there, or to the virtual time of all.
     offset_ms: f64,
-    queued: usize,
+    queued: QueuedAmount,
     /// Those of the queued requests that wait for room.
-    queued_for_room: usize,
+    queued_for_room: QueuedAmount,
     /// Where it has requests that wait for targets.
     queues: BTreeMap<QueueBand, WaitingRequests>,
     in_flight: usize,
@@ -145,7 +148,7 @@ impl TenantShares {
     /// Returns the number of queued requests of a tenant.
     pub(crate) fn queued(&self, tenant: &str) -> usize {
         let slot = self.slots.get(tenant);
-        slot.map_or(0, |slot| self.share(*slot).queued)
+        slot.map_or(0, |slot| self.share(*slot).queued.requests)
     }
 
     /// Returns the slot of a tenant, if it has one.
@@ -153,29 +156,55 @@ impl TenantShares {
         self.slots.get(&**tenant.name).copied()
     }
 
-    /// Returns whether the tenant may have one more such request in the queue.
+    /// Returns whether the tenant may have one more such request in the queue that retains this many
+    /// bytes. The first one may have any size: one larger than the tenant's part would never get in.
     pub(super) fn has_capacity(
         &self,
+        settings: &QueueSettings,
         tenant: &JobTenant<'_>,
+        bytes: u64,
         counted: CountedRequests,
     ) -> Result<(), QueueLimit> {
         let slot = self.slots.get(&**tenant.name);
-        let queued = slot.map_or(0, |slot| self.share(*slot).count(counted));
-        let is_full = |most: usize| queued as u64 >= counted.part_of(most as u64);
-        if tenant.most_queued.is_some_and(is_full) {
+        let queued = slot.map_or_else(QueuedAmount::default, |slot| {
+            self.share(*slot).amount(counted)
+        });
+        let sum = queued.bytes.saturating_add(bytes);
+        let lacks_entry = |most: usize| queued.requests as u64 >= counted.part_of(most as u64);
+        let lacks_bytes = |most: u64| queued.requests > 0 && sum > counted.part_of(most);
+        let most_bytes = tenant.most_bytes(settings.max_bytes);
+        if tenant.most_queued.is_some_and(lacks_entry) || most_bytes.is_some_and(lacks_bytes) {
             Err(QueueLimit::Tenant)
         } else {
             Ok(())
         }
     }
 
+    /// Counts the bytes of a tenant's request that enters the queue.
+    pub(super) fn add_bytes(&mut self, tenant: TenantSlot, bytes: u64) {
+        let queued = &mut self.share_mut(tenant).queued;
+        queued.bytes = queued.bytes.saturating_add(bytes);
+    }
+
+    /// Counts the bytes of a tenant's request that leaves the queue.
+    pub(super) fn subtract_bytes(&mut self, tenant: TenantSlot, bytes: u64) {
+        let queued = &mut self.share_mut(tenant).queued;
+        queued.bytes = queued.bytes.saturating_sub(bytes);
+    }
+
     /// Counts a queued request of a tenant that begins to wait for room, or no longer does.
-    pub(super) fn count_room(&mut self, tenant: TenantSlot, waits: bool) {
-        let share = self.share_mut(tenant);
-        share.queued_for_room = if waits {
-            share.queued_for_room + 1
+    pub(super) fn count_room(&mut self, (tenant, bytes): (TenantSlot, u64), waits: bool) {
+        let amount = &mut self.share_mut(tenant).queued_for_room;
+        *amount = if waits {
+            QueuedAmount {
+                requests: amount.requests + 1,
+                bytes: amount.bytes.saturating_add(bytes),
+            }
         } else {
-            share.queued_for_room.saturating_sub(1)
+            QueuedAmount {
+                requests: amount.requests.saturating_sub(1),
+                bytes: amount.bytes.saturating_sub(bytes),
+            }
         };
     }
 
@@ -194,7 +223,7 @@ impl TenantShares {
             return others_running > 0.0;
         };
         let own = self.share(*slot);
-        own.queued == 0
+        own.queued.requests == 0
             && 2.0 * running(own, tenant.sane_weight()) < others_running
             && self.lead_ms(*slot, least) <= 0.0
     }
@@ -227,12 +256,13 @@ impl TenantShares {
         (Some(slot), start_ms)
     }
 
-    /// Counts a request that is about to enter the queue. [`Self::enter`] follows.
+    /// Counts a request that is about to enter the queue. [`Self::add_bytes`] and [`Self::enter`]
+    /// follow.
     pub(super) fn queue(&mut self, tenant: &JobTenant<'_>, work: RequestWork) -> QueuedShare {
         let slot = self.slot(tenant);
         let work_ms = work.total_ms();
         let share = self.share_mut(slot);
-        share.queued += 1;
+        share.queued.requests += 1;
         QueuedShare {
             tenant: slot,
             work_ms,
@@ -281,7 +311,7 @@ impl TenantShares {
     /// Counts that a request is no longer queued. One that is bound is charged next.
     pub(super) fn unqueue(&mut self, queued: QueuedShare, end: QueueEnd, least: LeastVirtual<'_>) {
         let share = self.share_mut(queued.tenant);
-        share.queued -= 1;
+        share.queued.requests -= 1;
         if end == QueueEnd::GivenUp {
             share.end(queued.place, -queued.work_ms);
             self.forget_if_idle(queued.tenant, least);
@@ -431,8 +461,8 @@ impl TenantShares {
             received_ms: 0.0,
             waited_in: None,
             offset_ms: 0.0,
-            queued: 0,
-            queued_for_room: 0,
+            queued: QueuedAmount::default(),
+            queued_for_room: QueuedAmount::default(),
             queues: BTreeMap::new(),
             in_flight: 0,
             programs: HashMap::default(),
@@ -500,7 +530,7 @@ pub(crate) enum QueueEnd {
 }
 
 impl TenantShare {
-    fn count(&self, counted: CountedRequests) -> usize {
+    fn amount(&self, counted: CountedRequests) -> QueuedAmount {
         match counted {
             CountedRequests::All => self.queued,
             CountedRequests::ForRoom => self.queued_for_room,
@@ -508,7 +538,7 @@ impl TenantShare {
     }
 
     fn is_idle(&self) -> bool {
-        self.queued == 0 && self.in_flight == 0
+        self.queued.requests == 0 && self.in_flight == 0
     }
 
     /// Begins one more request of a program.
@@ -565,6 +595,7 @@ mod tests {
             weight: 1.0,
             program: Some(7),
             most_queued: None,
+            is_alone: true,
         }
     }
 
@@ -738,6 +769,60 @@ mod tests {
             let queued = enter(&mut shares, &names[0], queue, &least);
             assert_eq!(shares.virtual_ms(queued), expected);
         }
+    }
+
+    #[test]
+    fn a_tenant_has_half_of_the_bytes_where_there_are_others_and_all_where_there_are_none() {
+        let (mut shares, names) = (TenantShares::default(), names(2));
+        let settings = QueueSettings {
+            max_bytes: 800,
+            ..QueueSettings::default()
+        };
+        let fits = |shares: &TenantShares, tenant: &JobTenant<'_>, bytes, counted| {
+            let capacity = shares.has_capacity(&settings, tenant, bytes, counted);
+            capacity.is_ok()
+        };
+        let [one, other] = [0, 1].map(|number: usize| JobTenant {
+            is_alone: false,
+            ..tenant(&names[number])
+        });
+        let alone = tenant(&names[0]);
+        let all = CountedRequests::All;
+        assert!(fits(&shares, &one, 800, all), "the first one");
+        let queued = shares.queue(&one, WORK);
+        shares.add_bytes(queued.tenant, 300);
+        for (tenant, bytes, expected) in [
+            (&one, 100, true),
+            (&one, 101, false),
+            (&other, 800, true),
+            // The limit of the router is not that of the tenant.
+            (&alone, 1000, true),
+        ] {
+            assert_eq!(fits(&shares, tenant, bytes, all), expected);
+        }
+        // Of these three quarters are for the requests that wait for room.
+        let room = CountedRequests::ForRoom;
+        assert!(fits(&shares, &one, 400, room), "the first one");
+        shares.count_room((queued.tenant, 200), true);
+        for (tenant, bytes, expected) in [
+            (&one, 100, true),
+            (&one, 101, false),
+            (&other, 800, true),
+            (&alone, 1000, true),
+        ] {
+            assert_eq!(fits(&shares, tenant, bytes, room), expected);
+        }
+        assert!(fits(&shares, &one, 100, all), "counted once");
+        // It has room, and then leaves.
+        shares.count_room((queued.tenant, 200), false);
+        assert!(fits(&shares, &one, 400, room));
+        assert!(!fits(&shares, &one, 101, all));
+        let second = shares.queue(&one, WORK);
+        shares.add_bytes(second.tenant, 100);
+        shares.subtract_bytes(queued.tenant, 300);
+        shares.unqueue(queued, QueueEnd::GivenUp, &nobody);
+        assert!(fits(&shares, &one, 300, all));
+        assert!(!fits(&shares, &one, 301, all));
     }
 
     #[test]

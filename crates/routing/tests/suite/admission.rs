@@ -342,17 +342,28 @@ fn requests_that_wait_for_room_have_three_quarters_of_each_limit() {
         max_bytes: 500_000,
         ..usual
     };
-    for (queue, most_queued, limit) in [
-        (entries, None, QueueLimit::Router),
-        (bytes, None, QueueLimit::Router),
-        (usual, Some(4), QueueLimit::Tenant),
+    // A tenant that has others beside it has half of these.
+    let double_bytes = QueueSettings {
+        max_bytes: 1_000_000,
+        ..usual
+    };
+    let limited_tenant = TestTenant {
+        most_queued: Some(4),
+        ..tenant("a")
+    };
+    let tenant_with_others = TestTenant {
+        is_alone: false,
+        ..tenant("a")
+    };
+    for (queue, tenant, limit) in [
+        (entries, tenant("a"), QueueLimit::Router),
+        (bytes, tenant("a"), QueueLimit::Router),
+        (usual, limited_tenant, QueueLimit::Tenant),
+        (double_bytes, tenant_with_others, QueueLimit::Tenant),
     ] {
         let fleet = limited(queue);
         let of = |topic, blocks| TestRequest {
-            tenant: Some(TestTenant {
-                most_queued,
-                ..tenant("a")
-            }),
+            tenant: Some(tenant.clone()),
             ..may_wait(topic, blocks)
         };
         for topic in 3..6 {

@@ -13,7 +13,9 @@ use routing::{
     Router, RoutingSettings, Ticket, WaitBudget, WaitReason,
 };
 
-use crate::fleet::{TestFleet, TestRequest, at_ms, candidate, target, test_request, tokens};
+use crate::fleet::{
+    TestFleet, TestRequest, TestTenant, at_ms, candidate, target, tenant, test_request, tokens,
+};
 
 const PATIENT: WaitBudget = WaitBudget {
     limit: Duration::from_secs(30),
@@ -316,6 +318,102 @@ fn candidates_of_queued_requests_are_shared_and_count_towards_the_bytes() {
         }
     }
     panic!("200 lists of 1,000 candidates fit into {max_bytes} bytes");
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A fleet of one, busy for two minutes, whose queue may have 8 MiB.
+fn busy_with_8_mib() -> TestFleet {
+    let queue = QueueSettings {
+        max_bytes: 8 * MIB,
+        ..QueueSettings::default()
+    };
+    let settings = RoutingSettings {
+        queue,
+        ..RoutingSettings::default()
+    };
+    let fleet = TestFleet::new(1, settings);
+    fleet.plan(at_ms(0), &may_wait(1, 52_500));
+    fleet
+}
+
+/// A request of a tenant whose caller retains this many bytes for it.
+fn of_tenant(tenant: &TestTenant, bytes: u64) -> TestRequest {
+    TestRequest {
+        wait_budget: Some(WaitBudget { bytes, ..PATIENT }),
+        tenant: Some(tenant.clone()),
+        ..test_request(tokens(2, 10))
+    }
+}
+
+/// A tenant that shares the queue with others.
+fn one_of_several(name: &str) -> TestTenant {
+    TestTenant {
+        is_alone: false,
+        ..tenant(name)
+    }
+}
+
+/// Queues requests with bodies of somewhat less than 1 MiB until a limit keeps one out.
+fn fill(fleet: &TestFleet, tenant: &TestTenant) -> (Vec<Ticket>, Option<QueueLimit>) {
+    let mut waiting = Vec::new();
+    loop {
+        // Besides its body a request takes a few KiB.
+        match fleet.dispatch(at_ms(1), &of_tenant(tenant, MIB - MIB / 32)) {
+            Dispatch::Queued(ticket) => waiting.push(ticket),
+            Dispatch::Refused(refusal) => return (waiting, refusal.queue_full),
+            Dispatch::Plan(_) => panic!("the worker is busy"),
+        }
+    }
+}
+
+#[test]
+#[contract("V32")]
+fn a_tenant_fills_the_bytes_of_the_queue_only_where_there_is_no_other() {
+    let (waiting, limit) = fill(&busy_with_8_mib(), &tenant("alone"));
+    assert_eq!((waiting.len(), limit), (8, Some(QueueLimit::Router)));
+    let fleet = busy_with_8_mib();
+    for (name, requests, limit) in [
+        ("one", 4, QueueLimit::Tenant),
+        ("other", 4, QueueLimit::Tenant),
+        ("third", 0, QueueLimit::Router),
+    ] {
+        let (waiting, reached) = fill(&fleet, &one_of_several(name));
+        assert_eq!((waiting.len(), reached), (requests, Some(limit)), "{name}");
+    }
+}
+
+#[test]
+#[contract("V32")]
+fn the_bytes_of_a_tenant_count_once_and_until_its_request_leaves_the_queue() {
+    let mut fleet = busy_with_8_mib();
+    let (one, other) = (one_of_several("one"), one_of_several("other"));
+    let (waiting, _) = fill(&fleet, &one);
+    // Other candidates are no other bytes.
+    let request = of_tenant(&one, MIB - MIB / 32);
+    let known = fleet.candidates.clone();
+    for changed in [vec![candidate(1), candidate(2)], vec![], known] {
+        for ticket in &waiting {
+            replace(&mut fleet, at_ms(2), *ticket, &request, &changed);
+        }
+    }
+    assert_eq!(fill(&fleet, &one).0.len(), 0);
+    assert_eq!(fill(&fleet, &other).0.len(), 4);
+    for (left, ticket) in waiting.iter().enumerate() {
+        assert!(fleet.router.cancel(*ticket));
+        assert_eq!(fill(&fleet, &one).0.len(), 1, "after {left} others");
+    }
+}
+
+#[test]
+fn a_request_that_is_larger_than_its_tenants_part_waits_alone() {
+    let fleet = busy_with_8_mib();
+    let (one, other) = (one_of_several("one"), one_of_several("other"));
+    let large = queued(fleet.dispatch(at_ms(1), &of_tenant(&one, 6 * MIB)));
+    assert_eq!(fill(&fleet, &one).0.len(), 0);
+    assert_eq!(fill(&fleet, &other).0.len(), 2);
+    assert!(fleet.router.cancel(large));
+    assert_eq!(fill(&fleet, &one).0.len(), 4);
 }
 
 #[test]

@@ -167,6 +167,7 @@ impl Simulation<'_> {
                 weight: *weight,
                 program: prompt.turn.map(|turn| turn.session),
                 most_queued: None,
+                is_alone: true,
             }),
             random: self.random.decisions.next(),
             ..Job::default()

@@ -84,6 +84,37 @@ fn a_tenant_with_its_part_of_the_queue_full_is_told_to_try_again_and_no_other_is
 }
 
 #[test]
+#[contract("V32", "F79")]
+fn a_tenant_whose_requests_have_half_of_the_bytes_of_the_queue_keeps_no_other_out() {
+    let yaml = "queue: {max_bytes: 1MiB}\napi_keys: [{name: a, key: sk-a}, {name: b, key: sk-b}]\n";
+    let routed = RoutedFleet::with(&[SLOW], yaml, &[]);
+    let _long = occupy(&routed, "a");
+    // Two of these fit into the queue, and one into its half.
+    let large = |id: &str| {
+        let mut body = prompt(id, 10);
+        body["metadata"] = json!({"padding": "x".repeat(400 << 10)});
+        body
+    };
+    let first = send(&routed, "a", "a1", &large("a1"));
+    waiting(&routed, 1.0);
+    let refused = send(&routed, "a", "a2", &large("a2")).reply();
+    assert_eq!(
+        (refused.status, refused.error_code()),
+        (429, "tenant_queue_full".to_owned())
+    );
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let message = refused.text();
+    assert!(message.contains("queue.max_bytes"), "{message}");
+    let _other = send(&routed, "b", "b1", &large("b1"));
+    waiting(&routed, 2.0);
+    // A client that leaves makes room for the next.
+    drop(first);
+    waiting(&routed, 1.0);
+    let _next = send(&routed, "a", "a3", &large("a3"));
+    waiting(&routed, 2.0);
+}
+
+#[test]
 #[contract("F79")]
 fn a_full_queue_answers_429_to_a_tenant_above_its_part_and_503_to_one_below_it() {
     let yaml = "queue: {max_entries: 2}\ntenants:\n  defaults: {queued: 1}\n  api_keys:\n  - {name: a, key: sk-a}\n  \

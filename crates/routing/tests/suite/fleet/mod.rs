@@ -89,6 +89,7 @@ pub(crate) struct TestTenant {
     pub(crate) weight: f64,
     pub(crate) program: Option<u64>,
     pub(crate) most_queued: Option<usize>,
+    pub(crate) is_alone: bool,
 }
 
 pub(crate) fn tenant(name: &str) -> TestTenant {
@@ -97,6 +98,7 @@ pub(crate) fn tenant(name: &str) -> TestTenant {
         weight: 1.0,
         program: None,
         most_queued: None,
+        is_alone: true,
     }
 }
 
@@ -300,6 +302,7 @@ impl TestFleet {
                 weight: tenant.weight,
                 program: tenant.program,
                 most_queued: tenant.most_queued,
+                is_alone: tenant.is_alone,
             }),
             random: request.random,
             stopwatch: &NoStopwatch,

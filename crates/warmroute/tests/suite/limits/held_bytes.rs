@@ -116,6 +116,42 @@ fn large_bodies_leave_room_for_small_ones() {
 }
 
 #[test]
+#[contract("F76", "S33")]
+fn a_tenant_with_its_part_of_the_budget_is_refused_and_no_other_behind_its_address_is() {
+    // One tenant may have 1.25 MiB, and 1 MiB of bodies above 128 KiB.
+    let limits =
+        format!("{SMALL_LIMITS}api_keys: [{{name: a, key: sk-a}}, {{name: b, key: sk-b}}]\n");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), &limits);
+    let data = scripted.router.data();
+    let announcing = || {
+        let mut client = RawClient::connect(&data);
+        let framing = format!("authorization: Bearer sk-a\r\ncontent-length: {MIB}");
+        client.send_bytes(&head(&framing));
+        client
+    };
+    let status = |key: &str, padding: usize| {
+        let body = format!("{}{}", chat("m", "hi", 1), " ".repeat(padding));
+        RawClient::post_with(&data, CHAT, &[("x-api-key", key)], body.as_bytes()).status
+    };
+    let mut first = announcing();
+    first.send_bytes(" ".repeat(MIB - 1).as_bytes());
+    eventually("the first body to be held", || {
+        (buffered(&scripted) == (MIB - 1) as f64).then_some(())
+    });
+    is_refused(&mut announcing());
+    assert_eq!(status("sk-a", 100_000), 200, "a small one");
+    assert_eq!(
+        status("sk-b", 400_000),
+        200,
+        "a large one of another tenant"
+    );
+    drop(first);
+    eventually("room again", || (buffered(&scripted) == 0.0).then_some(()));
+    assert_eq!(status("sk-a", 900_000), 200, "a large one again");
+    scripted.router.wait_until_idle();
+}
+
+#[test]
 #[contract("F76", "I7")]
 fn bodies_over_the_budget_are_refused_before_they_are_sent() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), SMALL_LIMITS);
