@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """One tenant with 51 agents beside one that asks a question at a time, over sockets.
 
-  python3 bench/fairness/run.py WARMROUTE [--seconds 40] [--engines 2] [--speed 1]
+  python3 bench/fairness/run.py WARMROUTE [--seconds 40] [--engines 2] [--speed 1] [--reply-tokens 100] [--svg FILE]
 
 WARMROUTE is the program (target/release/warmroute). It is started as two simulated engines and as a router in front of
 them, on loopback. Agents send their next request when the reply before it has ended, so 51 requests always run or wait.
 Printed: time to the first token of the questions, and requests per second, of three runs: the questions alone, beside
 the agents with all keys of one tenant, and beside the agents with two tenants; then how two tenants with agents share
-the engines by their weights. Standard library only.
+the engines by their weights. `--svg` draws the times of the three runs (plot.py).
+
+A question follows 0.1 to 0.5 s after the end of the reply before it, so the number of questions in a run depends on the
+length of their replies: some 12 in 40 s beside the agents with 100 tokens, the default, and the p95 of so few is the
+slowest of them. With fewer `--reply-tokens` there are more in the same time: the time to the first token does not count
+the reply, but the asking tenant then receives less work. With more `--seconds` there are more and nothing else changes.
+Standard library only.
 """
 
 import argparse
@@ -21,11 +27,12 @@ import threading
 import time
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import plot
 from fleet import Fleet, percentile
 
 # Tokens of the prompt that the agents share, of an agent's task, and of a question.
 SYSTEM, TASK, QUESTION = 8000, 1500, 6000
-AGENTS, AGENT_OUTPUT, OUTPUT = 51, 100, 100
+AGENTS, AGENT_OUTPUT = 51, 100
 # Tokens of a task and of a reply where tenants with agents are compared: more prompts than the engines can compute, or
 # none would wait and there would be nothing to share.
 LONG_TASK, SHORT_OUTPUT = 1500, 8
@@ -104,10 +111,10 @@ class Load:
         for agent in range(count):
             self.client(name, key, tasks_of(f"{name} {agent}", system, task), output, None)
 
-    def questions(self, key):
+    def questions(self, key, output):
         draw = random.Random(1)
         prompts = (ids(f"question {number} {self.started}", QUESTION) for number in range(10**9))
-        self.client("questions", key, prompts, OUTPUT, lambda: draw.uniform(0.1, 0.5))
+        self.client("questions", key, prompts, output, lambda: draw.uniform(0.1, 0.5))
 
     def finish(self):
         for thread in self.threads:
@@ -137,6 +144,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--speed", type=float, default=1)
+    parser.add_argument("--reply-tokens", type=int, default=100, help="tokens of the reply to a question")
+    parser.add_argument("--svg", metavar="FILE", help="file of the plot")
     parser.add_argument("--base-port", type=int, default=21100)
     args = parser.parse_args()
     args.warmroute = os.path.abspath(args.warmroute)
@@ -144,18 +153,19 @@ def main():
         print(f"{args.engines} engines of profile 8b-h200 at speed {args.speed:g}, {args.seconds:g} s for each run.\n")
         print("| run | questions | TTFT p50, ms | p95, ms | p95, of alone | questions/s | agents' requests/s |")
         print("|---|--:|--:|--:|--:|--:|--:|")
-        alone = None
-        for name, key, agents in [("alone", "asking", 0), ("beside 51 agents, one tenant", "agents", AGENTS),
-                                  ("beside 51 agents, two tenants", "asking", AGENTS)]:
+        figures = []
+        for name, (key, agents) in zip(plot.RUNS, [("asking", 0), ("agents", AGENTS), ("asking", AGENTS)]):
             def fill(load, key=key, agents=agents):
                 load.agents("agents", "sk-agents", agents)
-                load.questions(f"sk-{key}")
+                load.questions(f"sk-{key}", args.reply_tokens)
             load, rates = run(args, folder, name.replace(" ", "-"), {"asking": 1, "agents": 1}, fill)
             ttft = load.ttft["questions"]
-            p95 = percentile(ttft, 0.95)
-            alone = alone or p95
-            print(f"| {name} | {len(ttft)} | {percentile(ttft, 0.5):.0f} | {p95:.0f} | {p95 / alone:.2f} | "
+            p50, p95 = percentile(ttft, 0.5), percentile(ttft, 0.95)
+            figures.append((p50, p95))
+            print(f"| {name} | {len(ttft)} | {p50:.0f} | {p95:.0f} | {p95 / figures[0][1]:.2f} | "
                   f"{rates.get('questions', 0):.2f} | {rates.get('agents', 0):.2f} |", flush=True)
+        if args.svg:
+            plot.write(args.svg, figures)
         print("\n| weights | requests/s | over the weight | Jain index |")
         print("|---|---|---|--:|")
         for weights in ({"one": 1, "two": 1}, {"one": 1, "two": 3}):

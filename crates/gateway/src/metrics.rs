@@ -162,7 +162,7 @@ families! {
         open_streams: Gauge = Gauge::default(),
             "warmroute_open_streams" "Replies being relayed";
         buffered_body_bytes: Gauge = Gauge::default(),
-            "warmroute_held_body_bytes" "Bytes of request bodies in memory";
+            "warmroute_held_body_bytes" "Bytes of request bodies and whole replies in memory";
     }
 }
 

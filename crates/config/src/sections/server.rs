@@ -41,9 +41,9 @@ settings::section! {
         max_head_bytes: usize = "32KiB" in size(8 << 10, 1 << 20), live;
         /// Largest request body. A larger one is refused with 413.
         max_body_bytes: usize = "32MiB" in size(1, 4 << 30), live;
-        /// Maximum bytes of the bodies of all running requests; a request beyond it is refused
-        /// (503). At least `max_body_bytes`. Parts are reserved for small bodies, other addresses
-        /// and other tenants: docs/limits.md.
+        /// Maximum bytes of the bodies of all running requests and of their whole replies; a request
+        /// beyond it is refused (503). At least `max_body_bytes`. Parts are reserved for small bodies,
+        /// other addresses and other tenants: docs/limits.md.
         max_held_bytes: u64 = "1GiB" in size(1, 1 << 50), live;
         /// Maximum number of completions of one prompt (`n`); beyond it: 400. 0: off.
         max_choices: u64 = "128", live;

@@ -273,8 +273,8 @@ impl Admission {
         let upgrade = upgrade(route, &mut parts, body);
         let (body, rest) = match route.body {
             BodyMode::None => {
-                let empty = BufferedBody::new(Bytes::new(), self.bodies.empty(body_sender));
-                (empty, None)
+                let permit = self.bodies.empty(body_sender, self.body_limits());
+                (BufferedBody::new(Bytes::new(), permit), None)
             }
             BodyMode::Limited => (self.read(body, body_sender, usize::MAX).await?.0, None),
             BodyMode::Form => self.read_form(body, body_sender).await?,
@@ -299,6 +299,14 @@ impl Admission {
             salted: false,
             upgrade,
         })
+    }
+
+    /// Returns the limits of the body budget.
+    fn body_limits(&self) -> BodyLimits {
+        BodyLimits {
+            max_buffered: self.server.max_held_bytes,
+            max_body: self.server.max_body_bytes as u64,
+        }
     }
 
     /// Reads the beginning of a form; the rest, if there is one, is read as it is sent.
@@ -333,10 +341,6 @@ impl Admission {
         enough: usize,
     ) -> Result<(BufferedBody, bool), ApiError> {
         let limit = self.server.max_body_bytes;
-        let limits = BodyLimits {
-            max_buffered: self.server.max_held_bytes,
-            max_body: limit as u64,
-        };
         let too_large = |size: u64| {
             ApiError::new(
                 ErrorCode::BodyTooLarge,
@@ -349,7 +353,7 @@ impl Admission {
         }
         let buffered = announced.map(|size| size.min(enough as u64));
         self.memory.admit(buffered.unwrap_or(0))?;
-        let mut permit = self.bodies.reserve(sender, buffered, limits)?;
+        let mut permit = self.bodies.reserve(sender, buffered, self.body_limits())?;
         // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
         // if a second follows.
         let mut buffer = BodyBuffer::of_length(buffered);
@@ -377,7 +381,7 @@ impl Admission {
             if announced.is_none() {
                 self.memory.admit(size as u64)?;
             }
-            permit.grow_to(size as u64, limits)?;
+            permit.grow_to(size as u64)?;
             buffer.push(data);
         };
         Ok((BufferedBody::new(buffer.into_bytes(), permit), ended))

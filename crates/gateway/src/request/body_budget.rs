@@ -1,16 +1,17 @@
-//! Buffered request bodies, and the budget for them, in total and per holder: the client's address,
-//! and its tenant where there are several.
+//! Buffered request bodies and whole replies, and the budget for them, in total and per holder: the
+//! client's address, and its tenant where there are several.
 //!
 //! Bytes count as they arrive. So that no client can lock others out, a share of the budget is
 //! reserved for small bodies, a share for other addresses, and a share for other tenants:
 //!
 //! | at most | one tenant | one address | all |
 //! |---|---|---|---|
-//! | bodies that are not small | 1/2 | 3/4 | 7/8 |
-//! | all bodies | 5/8 | 7/8 | all |
+//! | bodies that are not small, and replies | 1/2 | 3/4 | 7/8 |
+//! | all bodies and replies | 5/8 | 7/8 | all |
 //!
 //! of `server.max_held_bytes`, and never less than one body of `server.max_body_bytes`. A tenant has
-//! less than an address, because all tenants may come from one: that of a proxy.
+//! less than an address, because all tenants may come from one: that of a proxy. A whole reply counts
+//! for those that get it: a client that does not read its replies leaves room for small bodies.
 //!
 //! **Invariant**: the count is the sum over all live [`BodyPermit`]s, so a holder without bodies has
 //! no entry. The bytes of a body and of its copies count for as long as they exist.
@@ -31,7 +32,7 @@ const RETRY_S: u32 = 1;
 /// before the client sends it.
 const ANNOUNCED_PART: u64 = 16 * 1024;
 
-/// The bytes of all buffered bodies.
+/// The bytes of all buffered bodies and whole replies.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     state: Mutex<BudgetState>,
@@ -156,24 +157,25 @@ impl BodyBudget {
         announced: Option<u64>,
         limits: BodyLimits,
     ) -> Result<BodyPermit, ApiError> {
-        let mut permit = self.empty(sender);
+        let mut permit = self.empty(sender, limits);
         let Some(announced) = announced else {
             return Ok(permit);
         };
         permit.large = announced > limits.small();
         if announced > ANNOUNCED_PART {
-            permit.take(announced, limits, ReserveMode::Nothing)?;
+            permit.take(announced, ReserveMode::Nothing)?;
         }
-        permit.take(announced.min(ANNOUNCED_PART), limits, ReserveMode::Bytes)?;
+        permit.take(announced.min(ANNOUNCED_PART), ReserveMode::Bytes)?;
         Ok(permit)
     }
 
-    /// Returns a permit of zero bytes.
-    pub(crate) fn empty(self: &Arc<Self>, sender: BodySender) -> BodyPermit {
+    /// Returns a permit of zero bytes, which grows within `limits`.
+    pub(crate) fn empty(self: &Arc<Self>, sender: BodySender, limits: BodyLimits) -> BodyPermit {
         BodyPermit {
             bytes: 0,
             large: false,
             sender,
+            limits,
             budget: Arc::clone(self),
         }
     }
@@ -225,19 +227,21 @@ pub(crate) struct BodyPermit {
     bytes: u64,
     large: bool,
     sender: BodySender,
+    limits: BodyLimits,
     budget: Arc<BodyBudget>,
 }
 
 impl BodyPermit {
     /// Grows the permit to `bytes` in total; announced bytes are already counted.
-    pub(crate) fn grow_to(&mut self, bytes: u64, limits: BodyLimits) -> Result<(), ApiError> {
+    pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<(), ApiError> {
         if bytes <= self.bytes {
             return Ok(());
         }
-        self.take(bytes, limits, ReserveMode::Bytes)
+        self.take(bytes, ReserveMode::Bytes)
     }
 
-    fn take(&mut self, bytes: u64, limits: BodyLimits, take: ReserveMode) -> Result<(), ApiError> {
+    fn take(&mut self, bytes: u64, take: ReserveMode) -> Result<(), ApiError> {
+        let limits = self.limits;
         let large = self.large || bytes > limits.small();
         let (old, new) = (
             BufferedBytes::of_body(self.bytes, self.large),
@@ -275,10 +279,31 @@ impl BodyPermit {
 
     /// Returns a second permit of `bytes`, without a check.
     pub(crate) fn reserve_extra(&self, bytes: u64) -> Self {
-        let mut permit = self.budget.empty(self.sender.clone());
+        let mut permit = self.budget.empty(self.sender.clone(), self.limits);
         permit.large = self.large;
         permit.set(bytes);
         permit
+    }
+
+    /// Returns the bytes of a reply, which keep this permit until the last clone of them is dropped:
+    /// also while they wait in the connection's buffer for a client that does not read.
+    pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(CountedReply {
+            bytes,
+            _permit: self,
+        })
+    }
+}
+
+/// A whole reply, with its share of the budget.
+struct CountedReply {
+    bytes: Bytes,
+    _permit: BodyPermit,
+}
+
+impl AsRef<[u8]> for CountedReply {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -306,6 +331,23 @@ impl BufferedBody {
     pub(crate) fn with_extra(&self, bytes: Bytes) -> Self {
         let permit = self.permit.reserve_extra(bytes.len() as u64);
         Self { bytes, permit }
+    }
+
+    /// Returns an empty permit for the reply to this body.
+    pub(crate) fn reply_permit(&self) -> BodyPermit {
+        let mut permit = self.permit.reserve_extra(0);
+        permit.large = true;
+        permit
+    }
+
+    /// Counts the bytes of a reply that exist already, if they fit: beyond the limit they would
+    /// take the room of other clients.
+    pub(crate) fn hold_reply(&self, bytes: Bytes) -> Bytes {
+        let mut permit = self.reply_permit();
+        match permit.grow_to(bytes.len() as u64) {
+            Ok(()) => permit.hold(bytes),
+            Err(_) => bytes,
+        }
     }
 
     /// Returns the client's bytes; a clone shares them.
@@ -379,7 +421,7 @@ mod tests {
     fn fill(budget: &Arc<BodyBudget>, sender: BodySender, bytes: u64) -> Vec<BodyPermit> {
         let body = || {
             let mut permit = budget.reserve(sender.clone(), None, LIMITS)?;
-            permit.grow_to(bytes, LIMITS).map(|()| permit)
+            permit.grow_to(bytes).map(|()| permit)
         };
         std::iter::from_fn(|| body().ok()).take(1000).collect()
     }
@@ -493,9 +535,9 @@ mod tests {
         );
         drop(silent);
         let mut permit = budget.reserve(ONE, Some(400 << 10), limits).expect("room");
-        assert!(permit.grow_to(1, limits).is_ok());
+        assert!(permit.grow_to(1).is_ok());
         assert_eq!(gauge.get(), 16 << 10);
-        assert!(permit.grow_to(400 << 10, limits).is_ok());
+        assert!(permit.grow_to(400 << 10).is_ok());
         assert_eq!(gauge.get(), 400 << 10);
     }
 
@@ -507,7 +549,7 @@ mod tests {
             max_body: 800,
         };
         let mut permit = budget.reserve(ONE, Some(800), limits).expect("room");
-        assert!(permit.grow_to(800, limits).is_ok());
+        assert!(permit.grow_to(800).is_ok());
         assert!(budget.reserve(ONE, Some(1), limits).is_err());
     }
 
@@ -527,6 +569,41 @@ mod tests {
         let extra = body.with_extra(Bytes::from_static(b"123"));
         assert_eq!(gauge.get(), 2 + 3);
         drop((body.clone(), body, extra));
+        assert_eq!(gauge.get(), 0);
+    }
+
+    #[test]
+    #[contract("F76")]
+    fn replies_count_until_their_last_copy_is_gone_and_leave_room_for_small_bodies() {
+        let (budget, gauge) = budget();
+        let body = BufferedBody::new(Bytes::new(), budget.empty(ONE, LIMITS));
+        let reply = || {
+            let mut permit = body.reply_permit();
+            let fits = permit.grow_to(10).is_ok();
+            fits.then(|| permit.hold(Bytes::from_static(b"0123456789")))
+        };
+        let replies: Vec<_> = std::iter::from_fn(reply).take(1000).collect();
+        assert_eq!(gauge.get(), 600, "no more fit");
+        let small = fill(&budget, ONE, 10);
+        assert_eq!(gauge.get(), 700, "of the same address");
+        drop(small);
+        let copy = replies.first().cloned();
+        drop((replies, body));
+        assert_eq!(gauge.get(), 10);
+        assert_eq!(copy.as_deref(), Some(&b"0123456789"[..]));
+        drop(copy);
+        assert_eq!((gauge.get(), budget.state.lock().holders.len()), (0, 0));
+    }
+
+    #[test]
+    #[contract("F76")]
+    fn a_reply_that_does_not_fit_takes_no_room_of_others() {
+        let (budget, gauge) = budget();
+        let body = BufferedBody::new(Bytes::new(), budget.empty(ONE, LIMITS));
+        let first = body.hold_reply(Bytes::from(vec![0; 600]));
+        let second = body.hold_reply(Bytes::from(vec![0; 600]));
+        assert_eq!((first.len(), second.len(), gauge.get()), (600, 600, 600));
+        drop(first);
         assert_eq!(gauge.get(), 0);
     }
 }

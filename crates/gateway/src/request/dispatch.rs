@@ -53,8 +53,8 @@ pub(crate) enum BodyKind {
     Opaque,
 }
 
-/// Unstreamed replies up to this size are buffered, so that a truncated one can still become an
-/// error.
+/// Unstreamed replies up to this size are buffered if they fit into the body budget, so that a
+/// truncated one can still become an error.
 const BUFFERED_REPLY_BYTES: usize = 1024 * 1024;
 /// Most bytes of an error reply that are read to reuse its connection.
 const ERROR_BODY: usize = 64 * 1024;
@@ -135,7 +135,7 @@ impl Dispatcher {
             ));
         }
         match head.status.as_u16() {
-            200..=299 => content(&self.limits, head, body).await,
+            200..=299 => content(&self.limits, call, head, body).await,
             429 | 502 | 503 | 504 => {
                 // A long error reply, or one that breaks off, costs its connection and its text.
                 let text = body.read_to_end(ERROR_BODY).await;
@@ -182,13 +182,15 @@ async fn refusal(
     }
     Ok(CommittedReply {
         head,
-        content: BodyContent::Whole(text),
+        content: BodyContent::Whole(call.body.hold_reply(text)),
     })
 }
 
-/// Waits for the first bytes of a stream, or for all of a small reply.
+/// Waits for the first bytes of a stream or of a reply that is too long to be buffered, or for all
+/// of a small reply.
 async fn content(
     limits: &RequestSection,
+    call: &AcceptedRequest,
     head: Parts,
     mut body: UpstreamBody,
 ) -> Result<CommittedReply, AttemptFailure> {
@@ -220,6 +222,7 @@ async fn content(
         };
     }
     let mut buffer = BodyBuffer::default();
+    let mut permit = call.body.reply_permit();
     while let Some(data) = body.next_data().await {
         let Ok(data) = data else {
             // The engine had the reply when it sent the head. A retry would compute it again, so
@@ -227,8 +230,10 @@ async fn content(
             return Err(AttemptFailure::cut_short());
         };
         buffer.push(data);
-        if buffer.len() > BUFFERED_REPLY_BYTES {
-            let first = buffer.into_bytes();
+        let fits = permit.grow_to(buffer.len() as u64).is_ok();
+        if !fits || buffer.len() > BUFFERED_REPLY_BYTES {
+            // What fitted counts; the last piece is as long as one of a stream.
+            let first = permit.hold(buffer.into_bytes());
             return Ok(CommittedReply {
                 head,
                 content: BodyContent::Begun {
@@ -242,7 +247,7 @@ async fn content(
     body.release();
     Ok(CommittedReply {
         head,
-        content: BodyContent::Whole(buffer.into_bytes()),
+        content: BodyContent::Whole(permit.hold(buffer.into_bytes())),
     })
 }
 
@@ -284,24 +289,32 @@ mod tests {
 
     use contract_id::contract;
     use fleet::FailureKind;
+    use prometheus_client::metrics::gauge::Gauge;
     use proxy::{FakeReply, FakeUpstream, SendFailure};
     use routing::receipt::AttemptClass;
 
     use super::{
-        super::{attempt_failure::FinalError, test_support},
+        super::{attempt_failure::FinalError, body_budget::BodyLimits, test_support},
         *,
     };
 
     /// One attempt at a worker that replies by the script.
     async fn attempt(reply: FakeReply) -> (Result<CommittedReply, AttemptFailure>, usize) {
+        attempt_of(&test_support::call(r#"{"model":"m"}"#), reply).await
+    }
+
+    /// One attempt of this request.
+    async fn attempt_of(
+        call: &AcceptedRequest,
+        reply: FakeReply,
+    ) -> (Result<CommittedReply, AttemptFailure>, usize) {
         let upstream = Arc::new(FakeUpstream::default());
         let to = test_support::attempt_target(1);
         upstream.script(to.worker.id, reply);
         let dispatcher = test_support::dispatcher(&upstream);
-        let call = test_support::call(r#"{"model":"m"}"#);
         let deadline = dispatcher.clock.now() + dispatcher.limits.timeout;
         let body = call.body.bytes().clone();
-        let result = dispatcher.attempt(&call, body, &to, deadline).await;
+        let result = dispatcher.attempt(call, body, &to, deadline).await;
         (result, upstream.released())
     }
 
@@ -474,6 +487,45 @@ mod tests {
             content,
             BodyContent::Begun { first, kind: BodyKind::Opaque, .. } if first.len() == BUFFERED_REPLY_BYTES + 1
         ));
+    }
+
+    #[tokio::test]
+    #[contract("F76")]
+    async fn a_whole_reply_counts_in_the_body_budget_until_it_is_dropped() {
+        let (limits, held) = (room_for(100), Gauge::default());
+        let call = test_support::call_within(limits, held.clone(), "{}");
+        for status in [200, 400] {
+            let (result, _) = attempt_of(&call, FakeReply::json(status, r#"{"a":1}"#)).await;
+            let content = result.expect("a reply").content;
+            assert_eq!(held.get(), 2 + 7, "{status}");
+            drop(content);
+            assert_eq!(held.get(), 2, "the request's own body");
+        }
+    }
+
+    #[tokio::test]
+    #[contract("F76")]
+    async fn a_reply_that_does_not_fit_into_the_body_budget_is_relayed_from_its_first_bytes_on() {
+        let (limits, held) = (room_for(8), Gauge::default());
+        let call = test_support::call_within(limits, held.clone(), "{}");
+        let pieces = ["1234", "56789", "rest"].map(|piece| Ok(Bytes::from(piece)));
+        let (result, released) =
+            attempt_of(&call, FakeReply::pieces(http::Response::new(()), pieces)).await;
+        let content = result.expect("a reply").content;
+        assert_eq!((held.get(), released), (2 + 4, 0));
+        assert!(matches!(
+            content,
+            BodyContent::Begun { first, kind: BodyKind::Opaque, .. } if first == "123456789"
+        ));
+        assert_eq!(held.get(), 2);
+    }
+
+    /// Limits with room for this many bytes of a request and its reply.
+    fn room_for(bytes: u64) -> BodyLimits {
+        BodyLimits {
+            max_buffered: bytes,
+            max_body: bytes,
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -310,7 +310,8 @@ impl SendStage {
         let result = match result {
             Ok(reply) => {
                 let left = request.deadline().since(self.dispatcher.clock.now());
-                reply_translator.reply(reply, left).await
+                let body = &request.call.body;
+                reply_translator.reply(reply, left, body).await
             }
             Err(failure) => Err(reply_translator.failure(failure)),
         };

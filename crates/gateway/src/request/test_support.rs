@@ -8,6 +8,7 @@ use fleet::{EngineKind, ModelArtefacts, ModelCandidate, ModelView, WorkerState, 
 use http::{HeaderMap, Method, uri::PathAndQuery};
 use kv_blocks::{DpRank, HashScheme, Moment, PromptBlocks, Target, WorkerId};
 use net::{Clock, server::PeerAddress};
+use prometheus_client::metrics::gauge::Gauge;
 use proxy::{AbortSwitch, FakeUpstream};
 use routing::{ReplyMode, SloTargets};
 use tenants::{Isolation, KeyVerdict, Tenant, TenantEntry, TenantSecrets, Tenants, TenantsSection};
@@ -16,7 +17,7 @@ use tokenization::TokenizedPrompt;
 use super::{
     accept::{AcceptedRequest, RequestSender},
     affinity::AffinityKeys,
-    body_budget::{BodyBudget, BodySender, BufferedBody},
+    body_budget::{BodyBudget, BodyLimits, BodySender, BufferedBody},
     decide::RoutingFacts,
     dispatch::{AttemptTarget, Dispatcher},
     overrides::HeaderOverrides,
@@ -67,9 +68,18 @@ pub(crate) fn model(workers: Vec<WorkerView>) -> ModelView {
     }
 }
 
-/// An accepted chat with this body.
+/// An accepted chat with this body, which has room for its reply.
 pub(crate) fn call(body: &'static str) -> AcceptedRequest {
-    let budget = BodyBudget::new(prometheus_client::metrics::gauge::Gauge::default());
+    let limits = BodyLimits {
+        max_buffered: 16 * 1024 * 1024,
+        max_body: 1024 * 1024,
+    };
+    call_within(limits, Gauge::default(), body)
+}
+
+/// An accepted chat with this body and a body budget of its own, whose bytes `held` shows.
+pub(crate) fn call_within(limits: BodyLimits, held: Gauge, body: &'static str) -> AcceptedRequest {
+    let budget = BodyBudget::new(held);
     let sender = BodySender {
         peer: PeerAddress::Local,
         tenant: None,
@@ -83,7 +93,10 @@ pub(crate) fn call(body: &'static str) -> AcceptedRequest {
         method: Method::POST,
         target: PathAndQuery::from_static("/v1/chat/completions"),
         headers: HeaderMap::new(),
-        body: BufferedBody::new(Bytes::from_static(body.as_bytes()), budget.empty(sender)),
+        body: BufferedBody::new(
+            Bytes::from_static(body.as_bytes()),
+            budget.empty(sender, limits),
+        ),
         rest: None,
         overrides: HeaderOverrides::default(),
         slo: SloTargets::default(),

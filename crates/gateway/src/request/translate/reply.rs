@@ -10,6 +10,7 @@ use proxy::BodyBuffer;
 use super::{
     super::{
         attempt_failure::{AttemptFailure, FinalError},
+        body_budget::BufferedBody,
         dispatch::{BodyContent, BodyKind, CommittedReply},
     },
     stream::StreamTranslator,
@@ -38,16 +39,18 @@ pub(in crate::request) enum ReplyTranslator {
 
 impl ReplyTranslator {
     /// Translates the reply; a stream stays in the worker's dialect, see [`Self::stream`]. `left`
-    /// is the time limit for the rest of a long one.
+    /// is the time limit for the rest of a long one. The translated reply counts beside `body`, the
+    /// request's.
     pub(in crate::request) async fn reply(
         &self,
         committed: CommittedReply,
         left: Duration,
+        body: &BufferedBody,
     ) -> Result<CommittedReply, AttemptFailure> {
         if matches!(self, Self::AsItCame) {
             return Ok(committed);
         }
-        match tokio::time::timeout(left, Box::pin(self.translated(committed))).await {
+        match tokio::time::timeout(left, Box::pin(self.translated(committed, body))).await {
             Ok(translated) => translated,
             Err(_) => Err(AttemptFailure::timeout(left)),
         }
@@ -84,6 +87,7 @@ impl ReplyTranslator {
     async fn translated(
         &self,
         committed: CommittedReply,
+        body: &BufferedBody,
     ) -> Result<CommittedReply, AttemptFailure> {
         let CommittedReply { mut head, content } = committed;
         let ok = head.status.is_success();
@@ -109,10 +113,13 @@ impl ReplyTranslator {
             }
         };
         let translated = if ok {
-            self.whole(&bytes)
-                .ok_or_else(|| unread("is not in the words that it was asked in"))?
+            let whole = self.whole(&bytes);
+            body.hold_reply(
+                whole.ok_or_else(|| unread("is not in the words that it was asked in"))?,
+            )
         } else {
-            self.error(head.status.as_u16(), &bytes).unwrap_or(bytes)
+            let error = self.error(head.status.as_u16(), &bytes);
+            error.map_or(bytes, |error| body.hold_reply(error))
         };
         is_json(&mut head);
         Ok(CommittedReply {
