@@ -128,7 +128,7 @@ impl BodyLimits {
     /// ones. It is at least one body of the largest allowed size, which must fit when there are no
     /// others.
     fn all_but(self, eighths: u64) -> BufferedBytes {
-        let less = |eighths| {
+        let less = |eighths: u64| {
             let rest = self.max_buffered - self.max_buffered / 8 * eighths;
             rest.max(self.max_body.min(self.max_buffered))
         };
