@@ -216,8 +216,8 @@ impl Router {
         }
         if self.can_begin(&priced, &choice, &state.ledger) {
             pass.able.push((priced, choice));
-        } else if standing.role == PickRole::Next {
-            state.queue.pass_over(ticket);
+        } else {
+            state.queue.pass_over(priced.pick);
         }
     }
 
@@ -334,7 +334,7 @@ impl Router {
                     able.retain(|(priced, _)| {
                         let is_open = self.has_open_target(now, priced, ledger);
                         if !is_open {
-                            queue.pass_over(priced.pick.ticket);
+                            queue.pass_over(priced.pick);
                         }
                         is_open
                     });
@@ -358,7 +358,7 @@ impl Router {
             };
             let can_begin = |choice: &Choice<'_>| self.can_begin(&priced, choice, &state.ledger);
             let Some(choice) = choice.filter(can_begin) else {
-                state.queue.pass_over(priced.pick.ticket);
+                state.queue.pass_over(priced.pick);
                 continue;
             };
             if bound.len() >= most {
@@ -526,21 +526,16 @@ mod tests {
         }
     }
 
-    fn queued(router: &Router, job: &Job<'_>) -> Ticket {
-        match router.decide(Moment::START, job) {
-            Dispatch::Queued(ticket) => ticket,
-            other => panic!("it does not wait: {other:?}"),
-        }
+    fn router() -> Router {
+        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        Router::new(RoutingSettings::default(), index)
     }
 
-    #[test]
-    fn a_request_whose_candidates_are_replaced_while_it_is_priced_is_offered_its_target_again() {
-        let index = Arc::new(KvIndex::new(IndexSettings::default()));
-        let router = Router::new(RoutingSettings::default(), index);
-        let candidates = [candidate()];
-        let job = Job {
+    /// A long prompt that may wait for one of these workers.
+    fn patient(candidates: &[Candidate]) -> Job<'_> {
+        Job {
             targets: TargetPool {
-                candidates: &candidates,
+                candidates,
                 ..TargetPool::default()
             },
             prompt: JobPrompt {
@@ -553,7 +548,20 @@ mod tests {
                 bytes: 100,
             }),
             ..Job::default()
-        };
+        }
+    }
+
+    fn queued(router: &Router, job: &Job<'_>) -> Ticket {
+        match router.decide(Moment::START, job) {
+            Dispatch::Queued(ticket) => ticket,
+            other => panic!("it does not wait: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_whose_candidates_are_replaced_while_it_is_priced_is_offered_its_target_again() {
+        let (router, candidates) = (router(), [candidate()]);
+        let job = patient(&candidates);
         let Dispatch::Plan(running) = router.decide(Moment::START, &job) else {
             panic!("the worker is idle");
         };
@@ -593,5 +601,47 @@ mod tests {
         let released = router.take_released(now);
         let tickets: Vec<Ticket> = released.iter().map(|released| released.ticket).collect();
         assert_eq!(tickets, [second]);
+    }
+
+    #[test]
+    fn a_request_that_is_left_is_before_others_only_in_the_pass_that_tried_it() {
+        for (role, begins_anew, is_before) in [
+            (PickRole::Next, false, true),
+            (PickRole::Next, true, false),
+            // It has found room, and the pass comes to it in its turn.
+            (PickRole::Room, false, false),
+        ] {
+            let (router, candidates) = (router(), [candidate()]);
+            let job = patient(&candidates);
+            let Dispatch::Plan(running) = router.decide(Moment::START, &job) else {
+                panic!("the worker is idle");
+            };
+            let [first, second, third] = [(); 3].map(|()| queued(&router, &job));
+            let (now, target) = (Moment::at(Duration::from_millis(50)), running.decode.target);
+            let open = |state: &mut RouterState| {
+                let queue = router.settings.load().queue;
+                state.target_changed(now, target, &queue);
+            };
+            {
+                let state = &mut *router.state.lock();
+                state.first_token(now, running.reservation);
+                open(state);
+            }
+            let mut picks = router.next_picks(now, ReleaseStep::First, RELEASE_BUDGET);
+            let tickets: Vec<Ticket> = picks.iter().map(|pick| pick.ticket).collect();
+            assert_eq!(tickets, [first, third]);
+            picks[1].role = role;
+            let priced = picks.iter().map(|pick| router.price(now, pick)).collect();
+            if begins_anew {
+                open(&mut router.state.lock());
+            }
+            // The first one takes the worker, and the other one is left.
+            let bound = router.bind(now, priced, RELEASE_BUDGET.releases);
+            assert_eq!(bound.len(), 1);
+            let state = &*router.state.lock();
+            let place = state.queue.place_of(second, PickRole::Next);
+            let before_ms = state.queue.waiting_ms(target, place, || 0.0);
+            assert_eq!(before_ms > 0.0, is_before, "{role:?} {begins_anew}");
+        }
     }
 }

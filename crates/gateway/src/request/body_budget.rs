@@ -42,7 +42,8 @@ pub(crate) struct BodyBudget {
 #[derive(Debug, Default)]
 struct BudgetState {
     all: BufferedBytes,
-    /// Bounded by the number of requests: it has entries only for holders with buffered bytes.
+    /// Bounded by the number of requests, and of replies that are not written yet: it has entries only
+    /// for holders with buffered bytes.
     holders: HashMap<BodyHolder, BufferedBytes>,
 }
 

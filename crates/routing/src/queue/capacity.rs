@@ -39,15 +39,16 @@ impl WaitQueue {
         tenant: &JobTenant<'_>,
         bytes: u64,
     ) -> Result<(), QueueLimit> {
-        self.has_place(settings, tenant, bytes, CountedRequests::All)
+        self.has_place(settings, tenant, (bytes, 0), CountedRequests::All)
     }
 
-    /// Returns whether one more such request of a tenant fits.
+    /// Returns whether one more such request of a tenant fits that retains this many bytes, and whose
+    /// lists of candidates add so many to the queue.
     pub(super) fn has_place(
         &self,
         settings: &QueueSettings,
         tenant: &JobTenant<'_>,
-        bytes: u64,
+        (bytes, lists): (u64, u64),
         counted: CountedRequests,
     ) -> Result<(), QueueLimit> {
         self.shares.has_capacity(settings, tenant, bytes, counted)?;
@@ -56,7 +57,8 @@ impl WaitQueue {
             CountedRequests::ForRoom => (self.waiting_for_room(), self.room_bytes),
         };
         let fits = (requests as u64) < counted.part_of(settings.max_entries as u64)
-            && used.saturating_add(bytes) <= counted.part_of(settings.max_bytes);
+            && used.saturating_add(bytes).saturating_add(lists)
+                <= counted.part_of(settings.max_bytes);
         if fits {
             Ok(())
         } else {
@@ -69,7 +71,7 @@ impl WaitQueue {
         self.requests.get(&ticket).is_some_and(|request| {
             let tenant = request.job.job().tenant();
             let counted = CountedRequests::ForRoom;
-            let fits = || self.has_place(settings, &tenant, request.bytes, counted);
+            let fits = || self.has_place(settings, &tenant, (request.bytes, 0), counted);
             request.room.is_some() || fits().is_ok()
         })
     }

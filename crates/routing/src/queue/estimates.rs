@@ -5,8 +5,8 @@ use std::mem;
 use kv_blocks::{Moment, Target};
 
 use super::{
-    ExpectedTarget, PickRole, QueueId, QueueSettings, RequestRank, TtftNeeds, WaitQueue,
-    WaitingRequest,
+    ExpectedTarget, PickRole, QueueId, QueueSettings, ReleaseCandidate, RequestRank, TtftNeeds,
+    WaitQueue, WaitingRequest,
     candidate_queue::{CandidateQueue, position},
     tenant_order::TenantPosition,
 };
@@ -63,15 +63,18 @@ impl WaitQueue {
         })
     }
 
-    /// Records that the pass leaves a request waiting that it has tried.
-    pub(crate) fn pass_over(&mut self, ticket: Ticket) {
-        let Some(request) = self.requests.get(&ticket) else {
+    /// Records that the pass leaves a request waiting that it has tried. One that was picked for another
+    /// reason, or before the pass began anew, is still to be tried: until then it is before no other.
+    pub(crate) fn pass_over(&mut self, pick: &ReleaseCandidate) {
+        let request = self.requests.get(&pick.ticket);
+        let Some(request) = request.filter(|_| pick.role == PickRole::Next) else {
             return;
         };
         if let Some(expected) = request.expected
             && let Some(queue) = self.queues.get_mut(request.queue)
+            && queue.passed_over.pass() == pick.pass
         {
-            queue.passed_over.insert(ticket, expected);
+            queue.passed_over.insert(pick.ticket, expected);
         }
     }
 

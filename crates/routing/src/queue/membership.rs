@@ -41,9 +41,9 @@ impl WaitQueue {
             .map(|set| set.bytes())
             .sum();
         let tenant = job.job().tenant();
-        self.has_capacity(settings, &tenant, bytes.saturating_add(lists))?;
+        self.has_place(settings, &tenant, (bytes, lists), CountedRequests::All)?;
         if room.is_some() {
-            self.has_place(settings, &tenant, bytes, CountedRequests::ForRoom)?;
+            self.has_place(settings, &tenant, (bytes, 0), CountedRequests::ForRoom)?;
         }
         self.tickets += 1;
         let ticket = Ticket(self.tickets);

@@ -13,16 +13,28 @@ use kv_blocks::Target;
 use super::ExpectedTarget;
 use crate::Ticket;
 
+/// The number of a pass of one queue. Between the pick of a request and its end without a target
+/// another pass may have begun, which tries all of them again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PassNumber(u64);
+
 /// The requests that the pass has left, and where each would be computed now.
 #[derive(Debug, Default)]
 pub(super) struct PassedOver {
+    pass: PassNumber,
     expected: HashMap<Ticket, ExpectedTarget, FixedState>,
     prefill: HashMap<Target, Duration, FixedState>,
 }
 
 impl PassedOver {
+    /// Returns the number of the pass.
+    pub(super) fn pass(&self) -> PassNumber {
+        self.pass
+    }
+
     /// Begins with a new pass.
     pub(super) fn clear(&mut self) {
+        self.pass.0 += 1;
         self.expected.clear();
         self.prefill.clear();
     }

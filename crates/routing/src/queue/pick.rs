@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use kv_blocks::Moment;
 
-use super::{QueueId, QueuedJob, TargetAvailability, WaitQueue, candidate_queue::CandidateQueue};
+use super::{
+    QueueId, QueuedJob, TargetAvailability, WaitQueue, candidate_queue::CandidateQueue,
+    passed_over::PassNumber,
+};
 use crate::Ticket;
 
 /// What one call may do for queued requests; the caller repeats the call if there is more. Each step
@@ -92,6 +95,8 @@ pub(crate) struct ReleaseCandidate {
     pub(crate) ticket: Ticket,
     pub(crate) job: Arc<QueuedJob>,
     pub(crate) role: PickRole,
+    /// The pass of its queue at that time.
+    pub(crate) pass: PassNumber,
 }
 
 /// Why a request is priced.
@@ -190,6 +195,7 @@ impl WaitQueue {
                 ticket,
                 job: Arc::clone(&request.job),
                 role: PickRole::Next,
+                pass: self.pass_of(request.queue),
             });
         }
     }
@@ -227,6 +233,7 @@ impl WaitQueue {
                 share,
             };
             let picked = self.continue_pass(now, *id, availability, pass_step);
+            let pass = self.pass_of(*id);
             picks.left = picks.left.saturating_sub(picked.len() * targets);
             let mut known: Vec<Ticket> = picks.requests.iter().map(|pick| pick.ticket).collect();
             for (ticket, role) in picked.roles() {
@@ -240,10 +247,17 @@ impl WaitQueue {
                         ticket,
                         job: Arc::clone(&request.job),
                         role,
+                        pass,
                     });
                 }
             }
         }
+    }
+
+    /// Returns the number of the pass of a queue.
+    fn pass_of(&self, id: QueueId) -> PassNumber {
+        let queue = self.queues.get(id);
+        queue.map_or_else(PassNumber::default, |queue| queue.passed_over.pass())
     }
 
     /// Continues the pass of a queue; returns the next requests in order, at its beginning some whose

@@ -256,8 +256,8 @@ impl TenantShares {
         (Some(slot), start_ms)
     }
 
-    /// Counts a request that is about to enter the queue. [`Self::add_bytes`] and [`Self::enter`]
-    /// follow.
+    /// Counts a request that is about to enter the queue. [`Self::enter`] follows, and
+    /// [`Self::add_bytes`] unless it leaves at once.
     pub(super) fn queue(&mut self, tenant: &JobTenant<'_>, work: RequestWork) -> QueuedShare {
         let slot = self.slot(tenant);
         let work_ms = work.total_ms();

@@ -9,8 +9,8 @@ use contract_id::contract;
 use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Candidate, Dispatch, Pin, Policy, QueueLimit, QueueSettings, ReleasedRequest, ReplyMode,
-    Router, RoutingSettings, Ticket, WaitBudget, WaitReason,
+    Candidate, Dispatch, ExcludeReason, ExcludedTarget, Pin, Policy, QueueLimit, QueueSettings,
+    ReleasedRequest, ReplyMode, Router, RoutingSettings, Ticket, WaitBudget, WaitReason,
 };
 
 use crate::fleet::{
@@ -403,6 +403,26 @@ fn the_bytes_of_a_tenant_count_once_and_until_its_request_leaves_the_queue() {
         assert!(fleet.router.cancel(*ticket));
         assert_eq!(fill(&fleet, &one).0.len(), 1, "after {left} others");
     }
+}
+
+#[test]
+fn lists_of_workers_take_bytes_of_the_queue_and_none_of_a_tenants_part() {
+    let mut fleet = busy_with_8_mib();
+    let one = one_of_several("one");
+    let request = of_tenant(&one, MIB - MIB / 32);
+    for _ in 0..3 {
+        queued(fleet.dispatch(at_ms(1), &request));
+    }
+    // A new list, larger than what the fourth body leaves of the part.
+    let excluded = (2..20_002).map(|worker| ExcludedTarget {
+        target: target(worker),
+        name: "w".into(),
+        reason: ExcludeReason::Draining,
+    });
+    fleet.excluded = excluded.collect();
+    queued(fleet.dispatch(at_ms(1), &request));
+    assert_eq!(fill(&fleet, &one).0.len(), 0);
+    assert_eq!(fill(&fleet, &one_of_several("other")).0.len(), 3);
 }
 
 #[test]
