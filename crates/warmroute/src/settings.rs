@@ -142,7 +142,7 @@ pub(crate) fn check(input: &SettingsInput<'_>) -> Result<Settings, Vec<Problem>>
     })
 }
 
-/// Most bytes of a file that is read: many times those of the most keys that a file of keys may have.
+/// Maximum size of a file that is read, several times that of a file with the most keys.
 const MOST_FILE_BYTES: u64 = 256 << 20;
 
 /// Reads a file that may have keys in it: the text is overwritten when it is dropped.

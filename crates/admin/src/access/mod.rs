@@ -198,15 +198,15 @@ fn is_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// Checks that without a token no image or link in a page of another site makes a call that has
-/// effects: it has no `Origin`, and some of these calls are a GET.
+/// Checks that without a token no image or link in a page of another origin makes a call that has
+/// effects: its request has no `Origin`, and some of these calls are a GET.
 fn check_page(operator: &Operator, needed: Role, headers: &HeaderMap) -> Result<(), ApiError> {
     if operator.has_token || needed == Role::Read || !server::is_from_another_page(headers) {
         return Ok(());
     }
     Err(ApiError::new(
         ErrorCode::DestinationForbidden,
-        "a page of another site makes this call (Sec-Fetch-Site): set admin.token_file and send the token",
+        "a page of another origin makes this call (Sec-Fetch-Site): make it from a program, or set admin.token_file and send the token",
     ))
 }
 
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     #[contract("S15")]
-    fn an_image_in_a_page_of_another_site_reads_at_most_where_no_token_is_needed() {
+    fn an_image_in_a_page_of_another_origin_reads_at_most_where_no_token_is_needed() {
         let anyone = Operator::anyone();
         let with_token = Operator {
             has_token: true,

@@ -33,8 +33,9 @@ pub fn foreign_origin(headers: &HeaderMap) -> Option<&HeaderValue> {
         .find(|origin| !is_own(origin))
 }
 
-/// Returns whether a browser says that a page of another origin makes the request, as it does for
-/// images and links, whose requests have no `Origin`.
+/// Returns whether the browser says that a page of another origin makes the request. It says so of
+/// images and links too, whose requests have no `Origin`. `same-site` is such a page: another port
+/// or subdomain.
 pub fn is_from_another_page(headers: &HeaderMap) -> bool {
     let mut sites = headers.get_all("sec-fetch-site").iter();
     sites.any(|site| site == "cross-site" || site == "same-site")
