@@ -78,13 +78,18 @@ pub(crate) fn queue_full() -> ApiError {
 
 /// Returns the error of a request of a tenant that a limit keeps out of the queue.
 pub(crate) fn not_queued(limit: QueueLimit, tenant: Option<&Tenant>) -> ApiError {
+    let tenant_full =
+        |message| ApiError::new(ErrorCode::TenantQueueFull, message).with_retry_after(FULL_RETRY_S);
     match limit {
         QueueLimit::Router => queue_full(),
+        QueueLimit::TenantBytes => tenant_full(
+            "the requests of the API key's tenant that wait for a worker have as many bytes as they may (half of \
+             queue.max_bytes): try again",
+        ),
         QueueLimit::Tenant => {
-            let message = "the requests of the API key's tenant that wait for a worker are as many as may \
-                           (tenants.defaults.queued), or have as many bytes as they may (half of queue.max_bytes): try again";
-            let error =
-                ApiError::new(ErrorCode::TenantQueueFull, message).with_retry_after(FULL_RETRY_S);
+            let error = tenant_full(
+                "as many requests of the API key's tenant wait for a worker as may (tenants.defaults.queued): try again",
+            );
             match tenant.and_then(|tenant| tenant.queue_share().most_queued) {
                 Some(most) => error.with_rate_limit(most),
                 None => error,

@@ -67,9 +67,10 @@ pub struct WaitBudget {
 pub enum QueueLimit {
     /// Of all requests together: entries or bytes.
     Router,
-    /// Of the requests of its tenant: entries ([`crate::JobTenant::most_queued`]) or bytes
-    /// ([`crate::JobTenant::is_alone`]).
+    /// Entries of its tenant ([`crate::JobTenant::most_queued`]).
     Tenant,
+    /// Bytes of its tenant's requests ([`crate::JobTenant::is_alone`]).
+    TenantBytes,
 }
 
 /// Why a request is queued.

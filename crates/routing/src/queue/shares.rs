@@ -173,8 +173,10 @@ impl TenantShares {
         let lacks_entry = |most: usize| queued.requests as u64 >= counted.part_of(most as u64);
         let lacks_bytes = |most: u64| queued.requests > 0 && sum > counted.part_of(most);
         let most_bytes = tenant.most_bytes(settings.max_bytes);
-        if tenant.most_queued.is_some_and(lacks_entry) || most_bytes.is_some_and(lacks_bytes) {
+        if tenant.most_queued.is_some_and(lacks_entry) {
             Err(QueueLimit::Tenant)
+        } else if most_bytes.is_some_and(lacks_bytes) {
+            Err(QueueLimit::TenantBytes)
         } else {
             Ok(())
         }

@@ -359,7 +359,7 @@ fn requests_that_wait_for_room_have_three_quarters_of_each_limit() {
         (entries, tenant("a"), QueueLimit::Router),
         (bytes, tenant("a"), QueueLimit::Router),
         (usual, limited_tenant, QueueLimit::Tenant),
-        (double_bytes, tenant_with_others, QueueLimit::Tenant),
+        (double_bytes, tenant_with_others, QueueLimit::TenantBytes),
     ] {
         let fleet = limited(queue);
         let of = |topic, blocks| TestRequest {

@@ -374,8 +374,8 @@ fn a_tenant_fills_the_bytes_of_the_queue_only_where_there_is_no_other() {
     assert_eq!((waiting.len(), limit), (8, Some(QueueLimit::Router)));
     let fleet = busy_with_8_mib();
     for (name, requests, limit) in [
-        ("one", 4, QueueLimit::Tenant),
-        ("other", 4, QueueLimit::Tenant),
+        ("one", 4, QueueLimit::TenantBytes),
+        ("other", 4, QueueLimit::TenantBytes),
         ("third", 0, QueueLimit::Router),
     ] {
         let (waiting, reached) = fill(&fleet, &one_of_several(name));
