@@ -366,12 +366,7 @@ impl CandidateQueue {
 
     /// Returns whether the pass has tried every request, or as many as it may.
     pub(super) fn is_pass_finished(&self) -> bool {
-        self.order.is_exhausted() || self.is_pass_cut_short()
-    }
-
-    /// Returns whether the pass has tried as many requests as it may, and leaves others untried.
-    pub(super) fn is_pass_cut_short(&self) -> bool {
-        !self.order.is_exhausted() && self.priced >= PASS_PRICED
+        self.order.is_exhausted() || self.priced >= PASS_PRICED
     }
 
     /// Ends a pass. Targets that are still open were of no use to any request. If another one has

@@ -100,14 +100,10 @@ pub(crate) struct ReleaseCandidate {
 }
 
 /// Why a request is priced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PickRole {
     /// It is the next one, or overdue, and may be bound.
-    #[default]
     Next,
-    /// The same, and its pass ends with it though others are untried. What they wait for counts too:
-    /// else the open target could stay idle, however many wait for a busy one.
-    LastNext,
     /// To refresh its estimate only.
     Estimate,
     /// It waits for room and may be bound if it has some.
@@ -120,7 +116,6 @@ pub(crate) enum PickRole {
 #[derive(Debug, Default)]
 struct QueuePicks {
     next: Vec<Ticket>,
-    next_role: PickRole,
     stale: Vec<Ticket>,
     room: Vec<Ticket>,
 }
@@ -132,14 +127,14 @@ impl QueuePicks {
 
     /// Returns the requests, each with its first role.
     fn roles(self) -> impl Iterator<Item = (Ticket, PickRole)> {
-        let (next, next_role) = (self.next.into_iter(), self.next_role);
+        let next = self.next.into_iter();
         let room = self.room.into_iter().enumerate();
         let stale = self.stale.into_iter();
         let of_room = |(position, ticket): (usize, Ticket)| match position {
             0 => (ticket, PickRole::FirstForRoom),
             _ => (ticket, PickRole::Room),
         };
-        next.map(move |ticket| (ticket, next_role))
+        next.map(|ticket| (ticket, PickRole::Next))
             .chain(room.map(of_room))
             .chain(stale.map(|ticket| (ticket, PickRole::Estimate)))
     }
@@ -287,20 +282,15 @@ impl WaitQueue {
             } else {
                 Vec::new()
             };
-            let next_role = if queue.is_pass_cut_short() {
-                PickRole::LastNext
-            } else {
-                PickRole::Next
-            };
             let is_finished = queue.is_pass_finished();
             if is_finished {
                 queue.end_pass(now, &availability);
             } else {
                 queue.resume_pass(now);
             }
-            Some(((next, next_role), stale, is_finished))
+            Some((next, stale, is_finished))
         });
-        let Some(((next, next_role), stale, is_finished)) = passed else {
+        let Some((next, stale, is_finished)) = passed else {
             return QueuePicks::default();
         };
         let stale = stale
@@ -312,12 +302,7 @@ impl WaitQueue {
         let room = queue.map_or_else(Vec::new, |queue| {
             queue.take_for_room(step.share.min(MOST_FOR_ROOM))
         });
-        QueuePicks {
-            next,
-            next_role,
-            stale,
-            room,
-        }
+        QueuePicks { next, stale, room }
     }
 }
 

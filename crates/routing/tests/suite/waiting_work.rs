@@ -23,13 +23,8 @@ const TAIL: u32 = 16;
 
 /// A request with the beginning that worker 1 holds.
 fn hot(number: u32) -> TestRequest {
-    hot_with(number, TAIL)
-}
-
-/// The same with so many blocks behind the beginning.
-fn hot_with(number: u32, tail: u32) -> TestRequest {
     let mut prompt = tokens(1, HOT);
-    prompt.extend(tokens(100 + number, tail));
+    prompt.extend(tokens(100 + number, TAIL));
     TestRequest {
         wait_budget: Some(PATIENT),
         ..test_request(prompt)
@@ -216,31 +211,6 @@ fn a_pass_leaves_requests_for_the_holder_until_those_before_one_take_as_long_as_
     assert_eq!(copied.plan.decode.target, target(2));
     let before = waiting.iter().position(|ticket| *ticket == copied.ticket);
     assert!(before.is_some_and(|before| before >= 3), "{before:?}");
-}
-
-#[test]
-fn a_pass_that_cannot_try_all_requests_leaves_no_worker_idle() {
-    // A pass tries some 32 of the requests, and those take less than a copy.
-    let (workers, requests, tail) = (64, 200, 2);
-    let fleet = TestFleet::new(workers, RoutingSettings::default());
-    fleet.stored(1, &tokens(1, HOT), Tier::Device);
-    let long: Vec<ReservationId> = (1..=workers).map(|worker| occupy(&fleet, worker)).collect();
-    for number in 0..requests {
-        queued(fleet.dispatch(at_ms(1), &hot_with(number, tail)));
-    }
-    let now = at_ms(50);
-    let mut released = fleet.router.first_token(now, long[1]);
-    while fleet
-        .router
-        .next_release(now)
-        .is_some_and(|then| then <= now)
-    {
-        released.extend(fleet.router.take_released(now));
-    }
-    let [copied] = &released[..] else {
-        panic!("one begins: {}", released.len());
-    };
-    assert_eq!(copied.plan.decode.target, target(2));
 }
 
 #[test]
