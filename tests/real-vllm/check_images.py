@@ -4,6 +4,7 @@ import base64
 import random
 import struct
 import zlib
+from collections import Counter
 
 from check_latency import settled_receipts
 from processes import Http
@@ -23,9 +24,10 @@ def images(harness):
             answers = run_chats(Http(router.data), 8 if bench.quick else SESSIONS)
             receipts = settled_receipts(router, len(answers))
     errors = [answer.error for answer in answers if answer.error]
-    rendered = sum(receipt["prompt"]["source"] == "engine_render" for receipt in receipts)
-    value = f"{rendered} of {len(answers)}, {len(errors)} failed"
-    holds = rendered == len(answers) and not errors
+    sources = Counter(receipt["prompt"]["source"] for receipt in receipts)
+    told = ", ".join(f"{source} {count}" for source, count in sources.most_common())
+    value = f"{told} of {len(answers)}, {len(errors)} failed"
+    holds = sources["engine_render"] == len(answers) and not errors
     harness.row("chats with images whose tokens are the engine's", value, "all", holds)
     for error in errors[:3]:
         print("   ", error)

@@ -16,6 +16,7 @@ from check_admission import admission
 from check_fetch_params import fetch_params
 from check_images import images
 from check_latency import first_tokens, predictions
+from check_python import python_package
 from check_sticky import sticky
 from checks import PARTS, Table
 from harness import Harness
@@ -27,6 +28,7 @@ CHECKS = {
     "first_tokens": first_tokens,
     "predictions": predictions,
     "images": images,
+    "python_package": python_package,
 }
 
 
