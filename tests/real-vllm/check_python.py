@@ -8,7 +8,8 @@ import subprocess
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PATTERNS = pathlib.Path(__file__).with_name("python_patterns.py")
-PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 8, 200, 20
+# For each pattern prompts of its own: a reply to an equal one would not come from an engine.
+PATTERN_COUNT, PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 8, 200, 20
 LIMIT_S = 300
 
 
@@ -17,7 +18,7 @@ def python_package(harness):
     python = installed(harness.home / "python-package")
     with harness.bench() as bench:
         rng = random.Random(71)
-        prompts = [[rng.randrange(1, 250) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)]
+        prompts = [[rng.randrange(1, 250) for _ in range(PROMPT_TOKENS)] for _ in range(PATTERN_COUNT * PROMPTS)]
         wanted = [reply(bench.engines[0].http, prompt) for prompt in prompts]
         bench.reset_caches()
         workers = ",".join(f"{engine.name}={engine.url}" for engine in bench.engines)
@@ -30,9 +31,10 @@ def python_package(harness):
             timeout=LIMIT_S,
             check=True,
         )
-    for pattern, replies in json.loads(found.stdout).items():
-        equal = sum(reply == want for reply, want in zip(replies, wanted, strict=True))
-        value, holds = f"{equal} of {len(wanted)}", equal == len(wanted)
+    for number, (pattern, replies) in enumerate(json.loads(found.stdout).items()):
+        of_pattern = wanted[number::PATTERN_COUNT]
+        equal = sum(reply == want for reply, want in zip(replies, of_pattern, strict=True))
+        value, holds = f"{equal} of {len(of_pattern)}", equal == PROMPTS
         harness.row(f"replies of the Python package with the engine's tokens, {pattern}", value, "all", holds)
 
 
