@@ -57,6 +57,24 @@ pub struct KvIndexDumpRow {
     pub parent: Option<String>,
 }
 
+impl KvIndexDumpRow {
+    /// Reads the rows of a JSON list, or of JSON lines.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the text is neither.
+    pub fn read_all(text: &str) -> Result<Vec<Self>, String> {
+        let rows = if text.trim_start().starts_with('[') {
+            serde_json::from_str(text)
+        } else {
+            serde_json::Deserializer::from_str(text)
+                .into_iter::<Self>()
+                .collect()
+        };
+        rows.map_err(|error| format!("text is no array of rows of dump_events(): {error}"))
+    }
+}
+
 /// An event of `GET /v1/kv_events` about the stream itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]

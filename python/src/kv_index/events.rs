@@ -52,7 +52,7 @@ pub(super) fn rows(
     model: Option<&str>,
     block_size: u32,
 ) -> Result<Vec<BlockRow>, String> {
-    let mut rows = parsed(text)?;
+    let mut rows = KvIndexDumpRow::read_all(text)?;
     rows.retain(|row| {
         row.lora.is_none() && row.salt.is_none() && model.is_none_or(|model| *row.model == *model)
     });
@@ -68,17 +68,6 @@ pub(super) fn rows(
     rows.into_iter()
         .filter_map(|row| block(row, block_size).transpose())
         .collect()
-}
-
-fn parsed(text: &str) -> Result<Vec<KvIndexDumpRow>, String> {
-    let rows = if text.trim_start().starts_with('[') {
-        serde_json::from_str(text)
-    } else {
-        serde_json::Deserializer::from_str(text)
-            .into_iter::<KvIndexDumpRow>()
-            .collect()
-    };
-    rows.map_err(|error| format!("text is no array of rows of dump_events(): {error}"))
 }
 
 /// Returns the block of a row; `None`: its worker had left.

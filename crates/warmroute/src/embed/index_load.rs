@@ -32,7 +32,7 @@ struct Stretch {
 pub(super) fn load(parts: &AdminParts, text: &str, ttl: Duration) -> Result<usize, String> {
     let snapshot = parts.fleet.snapshot();
     let mut blocks: HashMap<(Target, Namespace), Parents> = HashMap::new();
-    for row in parsed(text)? {
+    for row in KvIndexDumpRow::read_all(text)? {
         let parent = row.parent.as_deref().map(hash).transpose()?;
         let block = hash(&row.hash)?;
         if let Some(place) = place(&snapshot, &row) {
@@ -66,18 +66,6 @@ fn predict(
     // The least recently used predictions go first: beginnings have to be used after their ends.
     stretches.iter().rev().for_each(predict);
     stretches.iter().map(|stretch| stretch.blocks.len()).sum()
-}
-
-/// Reads the rows of a JSON list, or of JSON lines.
-fn parsed(text: &str) -> Result<Vec<KvIndexDumpRow>, String> {
-    let rows = if text.trim_start().starts_with('[') {
-        serde_json::from_str(text)
-    } else {
-        serde_json::Deserializer::from_str(text)
-            .into_iter::<KvIndexDumpRow>()
-            .collect()
-    };
-    rows.map_err(|error| format!("text is no array of rows of dump_events(): {error}"))
 }
 
 fn hash(text: &str) -> Result<SequenceHash, String> {
@@ -290,10 +278,13 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_dump_says_so() {
-        assert_eq!(parsed("[]").map(|rows| rows.len()), Ok(0));
-        assert_eq!(parsed(" \n").map(|rows| rows.len()), Ok(0));
+        assert_eq!(KvIndexDumpRow::read_all("[]").map(|rows| rows.len()), Ok(0));
+        assert_eq!(
+            KvIndexDumpRow::read_all(" \n").map(|rows| rows.len()),
+            Ok(0)
+        );
         for text in ["[1]", "{}", "[", "text"] {
-            let error = parsed(text).expect_err(text);
+            let error = KvIndexDumpRow::read_all(text).expect_err(text);
             assert!(error.starts_with("text is no array"), "{error}");
         }
         assert!(hash("0123456789abcdef").is_ok());
